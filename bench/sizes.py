@@ -29,7 +29,6 @@ from grace.methods.grace.fit import fit_evidence, fit_readout
 from grace.metrics import ece
 from grace.metrics.resampling import Resamples, interval, over_seeds
 from grace.pipeline.context import Context, open_run
-from grace.probe import fit_probe
 from grace.probe.features import feature_parts
 from grace.probe.rows import Array, assign_folds
 from grace.records import Response
@@ -79,7 +78,7 @@ def rows(train: Answers, *, evidence: bool = True, last: bool = False) -> Rate:
     (end_ND, prompt_ND, answer_ND), phi_NF = inputs(train)
     head = HeadShape(np.zeros(train.last.shape[1]))
     states = Features(mean_ND=answer_ND, last_ND=end_ND, first_ND=prompt_ND)
-    made = fit_readout(states, phi_NF, train.right, list(train.question), head)
+    made = fit_readout(lambda _: states, phi_NF, train.right, list(train.question), head)
     found = made.evidence
 
     def rate(given: Answers) -> Array:
@@ -142,14 +141,6 @@ def platt(train: Answers) -> Rate:
     return lambda given: np.asarray(made.transform(given.likelihood))
 
 
-def ridge_probe(train: Answers) -> Rate:
-    """Ridge regression on mean and last state and the likelihoods."""
-    widths = [train.state.shape[1]] * 2
-    widths.append(train.probe.shape[1] - sum(widths))
-    made = fit_probe(train.probe, train.right, list(train.question), blocks=widths)
-    return lambda given: np.clip(made.predict(given.probe), 0, 1)
-
-
 METHODS: dict[str, Callable[[Answers], Rate]] = {
     "rows and evidence (GrACE)": rows,
     "rows": lambda train: rows(train, evidence=False),
@@ -157,7 +148,6 @@ METHODS: dict[str, Callable[[Answers], Rate]] = {
     "one row, softmax (the paper's c)": one_row,
     "evidence alone": evidence_alone,
     "Platt scaling": platt,
-    "ridge probe": ridge_probe,
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import grace.probe as probe_module
 from grace.errors import DataError, UserInputError
-from grace.probe import assign_folds, fit_probe, kfold_scores
+from grace.probe import assign_folds, kfold_scores
 
 
 def problem(count: int, width: int, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -110,26 +110,6 @@ def test_the_chosen_lambda_beats_the_extremes_of_the_grid() -> None:
         assert chosen < fixed
 
 
-def test_one_odd_row_does_not_choose_the_strongest_penalty() -> None:
-    features, labels, groups = problem(400, 30)
-    odd = int(np.flatnonzero(assign_folds(groups, 10) == 0)[0])  # in a fold that chooses
-    plain = fit_probe(features, labels, groups)
-    features[:, 7] = 0.0
-    features[odd, 7] = 1e6  # constant where the other folds are fitted, and far off in this row
-    features[::50, 7] += 1e-3
-    weights = fit_probe(features, labels, groups).weights
-    assert abs(weights[0]) > 0.8 * abs(plain.weights[0])
-
-
-def test_primal_and_dual_agree_on_the_same_rows() -> None:
-    features, labels, groups = problem(100, 60)
-    wide = np.concatenate([features, np.ones((100, 60))], axis=1)
-    primal = fit_probe(features, labels, groups, lambdas=(0.3,))
-    dual = fit_probe(wide, labels, groups, lambdas=(0.3,))
-    np.testing.assert_allclose(dual.predict(wide), primal.predict(features), atol=1e-10)
-    np.testing.assert_allclose(dual.weights[60:], 0, atol=1e-12)
-
-
 def test_blocks_give_a_narrow_part_the_weight_of_a_wide_one() -> None:
     rng = np.random.default_rng(0)
     labels = rng.random(300) < 0.5
@@ -147,14 +127,6 @@ def test_a_constant_feature_changes_nothing() -> None:
     np.testing.assert_allclose(
         kfold_scores(padded, labels, groups), kfold_scores(features, labels, groups), atol=1e-9
     )
-
-
-def test_a_fitted_probe_scores_new_rows_with_training_statistics() -> None:
-    features, labels, groups = problem(400, 8)
-    probe = fit_probe(features[:300], labels[:300], groups[:300])
-    centred = (features[300:] - probe.mean) / probe.scale
-    np.testing.assert_allclose(probe.predict(features[300:]), centred @ probe.weights + probe.bias)
-    assert ((probe.predict(features[300:]) > 0.5) == labels[300:]).mean() > 0.7
 
 
 def test_with_two_folds_nothing_is_left_to_choose_a_penalty_on() -> None:

@@ -190,7 +190,8 @@ def check_names(settings: RunSettings) -> None:
         rated.add(other)
     for name in report.estimators:
         estimator_of(settings, name)
-    taken = {*report.estimators, *plugins.find("grace.strategies"), "rows", "evidence", "base"}
+    taken = {*report.estimators, *plugins.find("grace.strategies"), "base"}
+    taken |= {"evidence", "probe", "probe_tokens"}  # in every report of a linear head
     if not report.name or report.name in taken - {"grace"} or set(report.name) & set("@+,/"):
         raise ConfigError(
             f"report.name is {report.name!r}; choose a name that no other row of the report and no "

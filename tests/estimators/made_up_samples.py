@@ -98,7 +98,7 @@ class ScriptedEngine:
         for index in reversed(range(len(prompts))):
             yield index, [Generation(self._replies[index], (1,), "stop", (-0.1,), -0.1, None)]
 
-    def features(self, prompts: Any, responses: Any) -> Features:
+    def features(self, prompts: Any, responses: Any, layer: int = 0) -> Features:
         """`states(response numbers)` is the mean state; the last one is its square."""
         assert self._states is not None
         mean_ND = np.asarray(self._states([ids[0] for ids in responses]), dtype=np.float32)

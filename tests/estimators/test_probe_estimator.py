@@ -1,4 +1,4 @@
-"""The ridge probe as an estimator, against scikit-learn."""
+"""The probes: logistic regressions on states of the layer that rates held-out answers best."""
 
 from __future__ import annotations
 
@@ -10,88 +10,70 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
 from grace.estimators import Samples, load_estimator
-from grace.probe import LAMBDAS
+from grace.metrics import auroc
 from grace.probe.features import LIKELIHOOD_FEATURES, likelihood_features
 
+COUNT = 400
 RNG = np.random.default_rng(0)
-STATES_ND = RNG.normal(size=(120, 5)) * [1, 2, 5, 1, 1] + [0, 3, 0, 0, -1]
-CORRECT = list(STATES_ND[:, 0] + RNG.normal(size=120) > 0)
+TOLD_N, SAID_N = RNG.normal(size=(2, COUNT))  # what states and what log-probabilities tell
+CORRECT = TOLD_N + SAID_N + 0.5 * RNG.normal(size=COUNT) > 0
+NOISE_ND = RNG.normal(size=(COUNT, 5))
 NOTHING = samples([])
+TRAIN, TEST = range(200), range(200, COUNT)
 
 
-def states(numbers: Any) -> Any:
-    return STATES_ND[list(numbers)]
+class Layers(ScriptedEngine):
+    """Layer 7 tells what the others do not."""
+
+    def features(self, prompts: Any, responses: Any, layer: int = 0) -> Any:
+        self._states = lambda rows: NOISE_ND[rows] + (layer == 7) * TOLD_N[rows][:, None]
+        return super().features(prompts, responses)
 
 
 def part(numbers: range, **kind: Any) -> Samples:
+    logprobs = [-np.exp(-SAID_N[i]) / 5 for i in numbers]
     return samples(
-        [response(i, logprobs=(-0.01 * i,), **kind) for i in numbers],
-        correct=[bool(CORRECT[i]) for i in numbers],
+        [response(i, logprobs=(p, p), **kind) for i, p in zip(numbers, logprobs, strict=True)],
+        correct=CORRECT[list(numbers)].tolist(),
     )
 
 
-def rate(train: Samples, test: Samples, **options: Any) -> list[Any]:
-    known = Splits(train, NOTHING)
-    fitted = load_estimator("probe", options).fit(known, ScriptedEngine(states=states), 0)
-    return fitted.rate(test)
+def rated(name: str, **options: Any) -> float:
+    fitted = load_estimator(name, options).fit(Splits(part(TRAIN), NOTHING), Layers(), 0)  # type: ignore[arg-type]
+    values = fitted.rate(part(TEST))
+    assert all(value is not None and 0 <= value <= 1 for value in values)
+    return auroc(np.array(values, dtype=float), CORRECT[list(TEST)])
 
 
-def ridge(train_ND: Any, test_ND: Any, lam: float) -> Any:
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    model = make_pipeline(StandardScaler(), Ridge(alpha=lam * len(train_ND)))
-    return np.clip(model.fit(train_ND, CORRECT[: len(train_ND)]).predict(test_ND), 0, 1)
+def test_it_reads_the_layer_that_tells_most_and_with_tokens_what_these_tell_too() -> None:
+    last, best = rated("probe"), rated("probe", layers=[0, 4, 7])
+    assert best == pytest.approx(rated("probe", layers=[7]), abs=1e-6)
+    assert last < 0.65 < 0.72 < best < rated("probe_tokens", layers=[0, 4, 7]) - 0.1
 
 
-@pytest.mark.parametrize(("name", "power"), [("mean", 1), ("last", 2)])
-def test_it_is_scikit_learns_ridge_at_one_of_the_penalties(name: str, power: int):
-    values = rate(part(range(80)), part(range(80, 120)), features=[name])
-    rows_ND = STATES_ND**power
-    distances = [np.abs(ridge(rows_ND[:80], rows_ND[80:], lam) - values).max() for lam in LAMBDAS]
-    assert min(distances) < 1e-5
-    assert min(values) >= 0 and max(values) <= 1
-
-
-def test_likelihoods_alone_need_no_hidden_states():
-    engine = ScriptedEngine()
-    fitted = load_estimator("probe", {"features": ["likelihood"]}).fit(
-        Splits(part(range(80)), NOTHING), engine, 0
-    )
-    assert fitted.trained_parameters == len(LIKELIHOOD_FEATURES) + 1
-    assert len(set(fitted.rate(part(range(80, 90))))) > 1
-
-
-def test_cut_responses_have_no_value_and_cost_no_forward():
-    engine = ScriptedEngine(states=states)
-    fitted = load_estimator("probe").fit(Splits(part(range(80)), NOTHING), engine, 0)
-    assert fitted.trained_parameters == 2 * 5 + len(LIKELIHOOD_FEATURES) + 1
+def test_cut_responses_have_no_value_and_cost_no_forward() -> None:
+    engine = Layers()
+    fitted = load_estimator("probe_tokens").fit(Splits(part(TRAIN), NOTHING), engine, 0)  # type: ignore[arg-type]
+    assert fitted.trained_parameters == 3 * 5 + len(LIKELIHOOD_FEATURES) + 1
     before = engine.rows_of_states
     assert fitted.rate(part(range(80, 90), cut=True)) == [None] * 10
     assert engine.rows_of_states == before
 
 
-def test_few_training_questions_lower_the_folds():
-    picked = [CORRECT.index(True), CORRECT.index(False)]
-    two = samples([response(i) for i in picked], correct=[True, False])
-    assert len(rate(two, part(range(80, 90)))) == 10
-
-
 @pytest.mark.parametrize(("right", "says"), [(True, "right"), (False, "wrong")])
-def test_equal_labels_are_refused(right: bool, says: str):
+def test_equal_labels_are_refused(right: bool, says: str) -> None:
     train = samples([response(i) for i in range(5)], correct=[right] * 5)
     with pytest.raises(DataError, match=f"all 5 training responses are {says}"):
-        rate(train, NOTHING)
+        load_estimator("probe").fit(Splits(train, NOTHING), Layers(), 0)  # type: ignore[arg-type]
 
 
-def test_answers_to_one_question_are_refused():
+def test_answers_to_one_question_are_refused() -> None:
     train = samples([response(0), response(0)], correct=[True, False])
     with pytest.raises(DataError, match="at least 2 training questions"):
-        rate(train, NOTHING)
+        load_estimator("probe").fit(Splits(train, NOTHING), Layers(), 0)  # type: ignore[arg-type]
 
 
-def test_likelihood_features_by_hand():
+def test_likelihood_features_by_hand() -> None:
     named = dict(zip(LIKELIHOOD_FEATURES, likelihood_features([-1.0, -3.0], None), strict=True))
     assert named["mean_logprob"] == -2 and named["last_logprob"] == -3 and named["cut"] == 1
     assert named["mean_prob"] == pytest.approx((np.exp(-1) + np.exp(-3)) / 2)

@@ -57,9 +57,9 @@ def expected(given: Any, *states: Any) -> list[float]:
     return [sigmoid(value) for value in logits.tolist()]
 
 
-def test_rows_without_evidence_are_a_logistic_regression_on_all_three_states():
+def test_the_probe_is_a_logistic_regression_on_all_three_states():
     given = known(STATES["a"] + STATES["b"] - STATES["c"])
-    made = load_estimator("rows", {"layer": 2}).fit(given, Reads(), 0)  # type: ignore[arg-type]
+    made = load_estimator("probe", {"layers": [2]}).fit(given, Reads(), 0)  # type: ignore[arg-type]
     values = made.rate(given.train)
     assert values[7] is None and made.trained_parameters == 3 * WIDTH + 1
     states = (STATES[name] ** 3 for name in "bca")  # the last, the prompt's, the answer's mean

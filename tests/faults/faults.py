@@ -399,7 +399,7 @@ FAULTS = [
         (
             "tests/test_probe.py::test_no_row_of_a_question_sees_another_row_of_it",
             "tests/estimators/test_what_is_fitted_where.py::"
-            "test_the_probe_chooses_its_ridge_on_folds_of_questions",
+            "test_the_probe_chooses_its_penalty_on_folds_of_questions",
         ),
     ),
     Fault(

@@ -115,7 +115,7 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     place = f"the MLP of block {chosen}" if chosen else "the last state"
     assert f"the confidence reads {place}, fitted" in said
     rated = rated_estimators(open_run(deep))
-    assert (rated["rows"].layer, rated["grace"].answers) == (chosen, "tuned")  # type: ignore[attr-defined]
+    assert (chosen in rated["probe"].layers, rated["grace"].answers) == (True, "tuned")  # type: ignore[attr-defined]
     notes = json.loads((deep / "report.json").read_text())["notes"]
     assert (f"questions, seed 0: the confidence reads {place}" in notes) == (chosen > 0)
     model = grace.load(deep)
@@ -364,9 +364,11 @@ def samples_graded(samples: Any) -> Any:
 
 def test_every_report_of_two_rows_says_what_they_and_the_evidence_say_alone(made: Path) -> None:
     rows = json.loads((made / "rows/report.json").read_text())["rows"]
-    assert {row["estimator"] for row in rows} == {"grace", "likelihood", "evidence", "rows"}
+    assert {row["estimator"] for row in rows} == {
+        *("grace", "likelihood", "evidence", "probe", "probe_tokens")
+    }
     found = {row["estimator"]: row for row in rows}
-    assert found["rows"]["access"] == "hidden states"
+    assert found["probe"]["access"] == "hidden states"
     kept = json.loads((made / "auto/adapter/grace.json").read_text())["lora"]["kept"]
     rows = json.loads((made / "auto/report.json").read_text())["rows"]
     assert ("grace@base" in {row["estimator"] for row in rows}) == kept

@@ -229,7 +229,7 @@ def test_stages_of_which_nothing_is_done_take_new_settings_and_keep_nothing_of_t
     (run / "report.md").write_text("of other settings")
     elsewhere = trials.settings(reference.inputs, 'report.transfer=["sciq"]')
     assert refuse_changes(RunDir(run), elsewhere, None) == "answer"
-    chosen = ("estimators.probe.folds=3", "report.bins=5")
+    chosen = ("estimators.probe.layers=[0]", "report.bins=5")
     ended = finish(run, *chosen)
     assert ended.code == 0, ended.said
     assert finish(new, *chosen).code == 0

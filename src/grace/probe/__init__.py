@@ -1,4 +1,4 @@
-"""The linear probe on hidden states: scores by grouped k-fold cross-validation, and one fit.
+"""The paper's linear probe on hidden states: scores by grouped k-fold cross-validation.
 
 Ridge regression in closed form with an unpenalised bias, min mean (y - w.x - b)^2 + lambda |w|^2,
 on features standardised with the mean and spread of the training rows, in float64.
@@ -14,7 +14,7 @@ import numpy as np
 
 from grace.probe.rows import Array, Probe, assign_folds, check_several, checked, spread
 
-__all__ = ["Probe", "assign_folds", "fit_probe", "kfold_scores"]
+__all__ = ["Probe", "assign_folds", "kfold_scores"]
 
 LAMBDAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 INNER = 3  # folds of the training rows on which a lambda is chosen
@@ -56,23 +56,6 @@ def kfold_scores(
         probe = _choose(features_ND, label_N, fold_N, (fold,), lambdas, blocks)
         scores_N[held_N] = probe.predict(features_ND[held_N])
     return scores_N
-
-
-def fit_probe(
-    features_ND: Array,
-    labels_N: Array,
-    groups_N: Sequence[Hashable],
-    *,
-    folds: int = 10,
-    lambdas: Sequence[float] = LAMBDAS,
-    blocks: Sequence[int] = (),
-    seed: int = 0,
-) -> Probe:
-    """Fit one ridge probe on all rows, for scoring rows of other splits (see `kfold_scores`)."""
-    features_ND, label_N = checked(features_ND, labels_N)
-    check_several(groups_N)
-    fold_N = assign_folds(groups_N, 1 if len(lambdas) == 1 else folds, seed)
-    return _choose(features_ND, label_N, fold_N, (), lambdas, blocks)
 
 
 def _choose(

@@ -16,19 +16,20 @@ FAMILIES = {
         "grace-pre": "GrACE-Pre",
         "grace-sft": "GrACE-SFT",
         "grace-feed": "GrACE-Feed",
-        "rows": "<CNF> without evidence",
+        "rows": "<CNF> without evidence",  # in reports of earlier versions
     },
     "From the probabilities of the answer's tokens": {
         "evidence": "Evidence alone",
         "likelihood": "Likelihood",
         "platt": "Platt scaling",
         "loglik": "Log-likelihood, logistic",
-        "deepconf": "DeepConf",
-        "deepconf_logistic": "DeepConf, logistic",
+        "deepconf": "Least sure window",
+        "deepconf_logistic": "Least sure window, logistic",
     },
     "From hidden states, in a second pass": {
         "actcab": "ActCab",
         "probe": "Probe",
+        "probe_tokens": "Probe with token features",
     },
     "By asking the model about its answer": {
         "p_true": "P(True)",

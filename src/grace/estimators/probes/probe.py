@@ -1,65 +1,57 @@
-"""The linear probe that makes the training targets, fitted on all training responses.
+"""A probe: logistic regression on hidden states of the layer that rates held-out answers best.
 
-Cost: one forward pass over prompt and response for each response, for its hidden states.
-Source: the probe of arXiv 2509.09438 section 3.2.2, used as an estimator.
+It has the states, the search for a layer, the penalties and the folds that the rows of GrACE have,
+but no log-probabilities. Read while generating it would cost nothing, as rows of the vocabulary do;
+here it takes one more forward pass over prompt and response.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import numpy as np
+from typing import ClassVar
 
 from grace.config import setting
-from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Rows, Samples, Splits, of_ended
-from grace.probe import fit_probe
+from grace.engines import LAST, Engine
+from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows
+from grace.estimators.probes.states import fit_on_states, known
+from grace.methods.grace.fit import choose_layer, placed
 from grace.probe.features import feature_parts
-from grace.probe.rows import Array, labels_of
-
-Part = Literal["mean", "last", "likelihood"]
+from grace.probe.rows import Array
 
 
 @dataclass(frozen=True, slots=True)
 class StateProbe:
-    """A linear probe on hidden states (and likelihoods), clipped to [0, 1]."""
+    """sigmoid(w . states + bias), with the states of the response's end, its prompt's and its mean.
 
-    features: tuple[Part, ...] = setting(
-        ("mean", "last", "likelihood"), "inputs: mean and last hidden state, token likelihoods"
+    States and answers are the backbone's.
+    """
+
+    layers: tuple[int, ...] = setting(
+        (LAST,),
+        "0: the last hidden state; N: the MLP of block N; of several the best is taken; unless "
+        "set, those among which grace chooses",
     )
-    folds: int = setting(10, "folds, grouped by question, on which the ridge is chosen", low=2)
-
     answers: ClassVar[Answers] = "base"
+    with_tokens: ClassVar[bool] = False
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
-        """Fit the ridge on the training responses, and choose its strength on folds of them."""
-        train = splits.train
-        parts = self._parts(train, range(len(train.responses)), engine)
-        questions = [question.cluster for question in train.questions]
-        probe = fit_probe(
-            np.concatenate(parts, axis=1),
-            labels_of(train.correct),
-            questions,
-            folds=self.folds,
-            blocks=[part.shape[1] for part in parts],
-            seed=seed,
+        """Choose the layer, and fit weights and bias on the training responses."""
+        train, rows = splits.train, ended_rows(splits.train)
+        label_N, groups = known(train, rows)
+
+        def read(samples: Samples, rows: Rows, layer: int) -> list[Array]:
+            states = placed(engine.features(*samples.token_ids(rows), layer))
+            if not self.with_tokens:
+                return states
+            responses = [samples.responses[row] for row in rows]
+            return [*states, *feature_parts(("likelihood",), {}, responses)]
+
+        chosen = choose_layer(
+            lambda layer: read(train, rows, layer), self.layers, label_N, groups, seed=seed
         )
-
-        def rate(samples: Samples, rows: Rows) -> list[float]:
-            scores_N = probe.predict(np.concatenate(self._parts(samples, rows, engine), axis=1))
-            return list(np.clip(scores_N, 0.0, 1.0).tolist())
-
-        return of_ended(rate, len(probe.weights) + 1)
-
-    def _parts(self, samples: Samples, rows: Rows, engine: Engine) -> list[Array]:
-        """Return one block of features per part, each of shape (rows, width)."""
-        responses = [samples.responses[row] for row in rows]
-        states = {}
-        if set(self.features) - {"likelihood"}:
-            mean_ND, last_ND, _ = engine.features(*samples.token_ids(rows))
-            states = {"mean": mean_ND, "last": last_ND}
-        return feature_parts(self.features, states, responses)
+        return fit_on_states(
+            lambda samples, rows: read(samples, rows, chosen.layer), splits, seed, chosen.first
+        )
 
 
 ESTIMATOR = StateProbe

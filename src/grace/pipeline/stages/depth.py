@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from grace import plugins
 from grace.config import RunSettings, TrainSettings
 from grace.engines import LAST, Features, LayerStates, StepStates
@@ -50,21 +48,6 @@ def check_layer(settings: RunSettings) -> None:
         mlp_output(skeleton(config, trust_remote_code=code), layer)
 
 
-def joined(parts: Sequence[Mapping[int, LayerStates]]) -> dict[int, LayerStates]:
-    """Return the states of several lists of responses as those of one list."""
-
-    def concatenated(kind: Any, each: Sequence[Any]) -> Any:
-        return kind(*map(np.concatenate, zip(*each, strict=True)))
-
-    return {
-        layer: LayerStates(
-            concatenated(Features, [part[layer].features for part in parts]),
-            concatenated(StepStates, [part[layer].at_steps for part in parts]),
-        )
-        for layer in parts[0]
-    }
-
-
 def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
     """Return the states as arrays by name, such as `mean` and, of block 18, `mean.18`."""
     return {
@@ -72,6 +55,15 @@ def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
         for layer, pooled in read.items()
         for name, array in zip(NAMES, (*pooled.features, *pooled.at_steps), strict=True)
     }
+
+
+def stored_layers(file: Path) -> list[int]:
+    """Return the layers whose states a file holds, the last hidden state first."""
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as stored:
+        names = [name.partition(".")[2] for name in stored.keys() if name.startswith(NAMES[0])]  # noqa: SIM118
+    return sorted(int(layer or LAST) for layer in names)
 
 
 def stores(file: Path, layer: int) -> bool:

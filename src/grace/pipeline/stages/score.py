@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from grace import plugins
 from grace.config import RunSettings, from_dict
-from grace.engines import LAST
 from grace.errors import DataError, ModelError, RunError
 from grace.estimators import (
     Answers,
@@ -35,15 +34,17 @@ from grace.pipeline.stages.cost import (
     fit_cost,
     watched,
 )
+from grace.pipeline.stages.depth import stored_layers
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.probe.rows import assign_folds
 from grace.progress import progress
 from grace.records import Confidence
-from grace.store import Split, read_json, write_json
+from grace.store import Split, write_json
 
 TRAINED = "grace"
 COMPARED = ("grace_base", "platt", "evidence", "probe")
 """Estimators that also rate validation answers, where the report compares them with `grace`."""
+PROBES = ("probe", "probe_tokens")
 FITTED_THERE = ("platt",)
 """Those of them that are fitted on validation answers; each is rated by a fit without it."""
 FOLDS = 10
@@ -136,26 +137,25 @@ def score(context: Context) -> None:
 def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
-    These are `rows` and `evidence`, the two parts of c of a linear read-out, and `grace_base` if
-    LoRA makes the model's answers differ from its backbone's.
+    These are `probe` and `evidence`, the two parts of c of a linear read-out fitted alone, the
+    `probe_tokens` with both, and `grace_base` if LoRA makes the model's answers differ from its
+    backbone's.
     """
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
-        names += ["rows", "evidence"] if settings.train.head == "linear" else []
+        names += ["evidence", "probe", "probe_tokens"] if settings.train.head == "linear" else []
         names += [] if context.directory.frozen else ["grace_base"]
     return {name: fitted_to(context, name) for name in names}
 
 
 def fitted_to(context: Context, name: str) -> Estimator:
-    """Return an estimator with the settings of a run that is fitted; `rows` read what c reads."""
-    settings = context.settings
-    if name.partition("+")[0] == "rows":
-        layer = read_json(context.directory.readout).get("layer", LAST)
-        options = {"layer": layer, **settings.estimators.get("rows", {})}
-        settings = dataclasses.replace(
-            settings, estimators={**settings.estimators, "rows": options}
-        )
+    """Return an estimator with the settings of a run; probes choose among the layers of `grace`."""
+    settings, plain = context.settings, name.partition("+")[0]
+    if plain in PROBES:
+        layers = stored_layers(context.directory.split("train").features)
+        options = {"layers": layers, **settings.estimators.get(plain, {})}
+        settings = dataclasses.replace(settings, estimators={**settings.estimators, plain: options})
     return estimator_of(settings, name)
 
 
