@@ -12,7 +12,7 @@ from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.evidence import confidence, features
 from grace.methods.grace import fit as readout
-from grace.methods.grace.fit import fit_evidence, fit_readout, layer_loss, placed
+from grace.methods.grace.fit import choose_layer, fit_evidence, fit_readout, placed, read_by
 from grace.methods.grace.rounding import round_rows
 from grace.probe import logistic
 from grace.probe.logistic import fit_logistic
@@ -59,7 +59,7 @@ def rated(made, rows, scale=1.0):
 def fit(rows, head=None, groups=None):
     states, phi, right = inputs(rows)
     groups = groups or list(range(len(rows)))
-    return fit_readout(states, phi, right, groups, head or HeadShape(np.zeros(WIDTH)))
+    return fit_readout(lambda _: states, phi, right, groups, head or HeadShape(np.zeros(WIDTH)))
 
 
 def test_the_rows_rate_unseen_answers_and_the_evidence_alone_less_well():
@@ -93,8 +93,8 @@ def test_shuffled_grades_teach_nothing():
     assert metrics.auroc(values, [row[2] for row in unseen]) == pytest.approx(0.5, abs=0.1)
 
 
-@pytest.mark.parametrize("count", [50, 300])
-def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_without(count):
+def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_without():
+    count = 800  # enough not to be drawn to the base rate
     rows = made_up(count)
     states, phi, right = inputs(rows)
     made, groups = fit(rows), list(range(count))
@@ -106,7 +106,7 @@ def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_wi
     both = [np.concatenate(some) for some in (ours.weights[3:], alone.weights)]
     assert made.evidence.weights == pytest.approx(weights @ both)
     limit = made.evidence.limit
-    odds = np.clip(weights @ [ours.scores, alone.scores], -limit, limit)
+    odds = np.clip(weights @ [ours.nested, alone.nested], -limit, limit)
     assert np.log(made.held_out / (1 - made.held_out)) == pytest.approx(odds)
 
 
@@ -247,26 +247,52 @@ def test_a_layer_is_rated_on_whole_questions_of_many_answers(monkeypatch):
     groups = [row // 3 for row in range(900)]
     rated_on = []
 
-    def quick_loss(blocks, labels_N, groups_N, **options):
-        rated_on.append(list(groups_N))
-        assert {len(block) for block in blocks} == {len(labels_N)} == {len(groups_N)}
-        return logistic.quick_loss(blocks, labels_N, groups_N, **options)
+    def quick_loss(blocks, labels_N, fold_N, **options):
+        places = [int(np.flatnonzero(row == phi[:, 0])[0]) for row in blocks[3][:, 0]]
+        rated_on.append([groups[place] for place in places])
+        assert {len(block) for block in blocks} == {len(labels_N)} == {len(fold_N)}
+        return logistic.quick_loss(blocks, labels_N, fold_N, **options)
 
     monkeypatch.setattr(readout, "quick_loss", quick_loss)
-    every, _ = layer_loss(states, phi, right, groups)
-    monkeypatch.setattr(readout, "COMPARED", 500)
-    part, _ = layer_loss(states, phi, right, groups)
-    assert [len(groups) for groups in rated_on] == [900, 450]
-    assert all(rated_on[1].count(group) == 3 for group in rated_on[1])
-    noise = Features(*np.random.default_rng(0).normal(size=(3, 900, WIDTH)))
-    assert max(every, part) < layer_loss(noise, phi, right, groups)[0] - 0.03
+    noise, told = Features(*np.random.default_rng(0).normal(size=(3, 900, WIDTH))), {}
+    read = {0: noise, 7: states}.__getitem__
+    for most in (5000, 500):
+        monkeypatch.setattr(readout, "COMPARED", most)
+        every = read_by(read, phi)
+        chosen = choose_layer(every, [7, 0], right, groups, free=True, tell=told.__setitem__)
+        assert chosen.layer == 7 and {layer for layer, _ in chosen.inner} == {7}
+        assert told[7] < told[0] - 0.03
+    assert [len(groups) for groups in rated_on[::2]] == [900, 450]
+    assert all(rated_on[2].count(group) == 3 for group in rated_on[2])
 
 
 def test_a_fit_holds_one_block_at_a_time_in_double_precision():
     rng, right = np.random.default_rng(0), np.arange(100) % 2 == 0
     blocks = [rng.normal(size=(100, 3000)).astype(np.float32) for _ in range(6)]
     tracemalloc.start()
-    logistic.quick_loss(blocks, right, list(range(100)))
+    logistic.quick_loss(blocks, right, np.arange(100) % 5)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.5 * sum(block.nbytes for block in blocks)
+
+
+def test_memory_grows_with_the_answers_and_not_with_their_square(monkeypatch):
+    """Of many answers some span the weights, which loses little."""
+    rng = np.random.default_rng(3)
+    wide = rng.normal(size=(1600, 10)) @ rng.normal(size=(10, 3000))
+    wide = (wide + rng.normal(size=wide.shape)).astype(np.float32)
+    right = rng.random(1600) < 1 / (1 + np.exp(-wide[:, 0]))
+
+    def peak(count):
+        tracemalloc.start()
+        made = fit_logistic([wide[:count]], right[:count], list(range(count)))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most, made.losses.mean()
+
+    peak(100)  # imports
+    exact = peak(800)[1]
+    monkeypatch.setattr(logistic, "LANDMARKS", 100)
+    (few, loss), (many, _) = peak(800), peak(1600)
+    assert many < 2.5 * few
+    assert loss == pytest.approx(exact, abs=0.03)

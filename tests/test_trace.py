@@ -159,7 +159,9 @@ def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_
         moved = states + shared * np.eye(6)[1]
         pooled = Features(moved[:, 1:].mean(1), moved[:, -1], moved[:, 0])
         phi = np.random.default_rng(1).normal(size=(600, 7))
-        made = fit_readout(pooled, phi, right, list(range(600)), HeadShape(np.zeros(6)))
+        made = fit_readout(
+            lambda _, pooled=pooled: pooled, phi, right, list(range(600)), HeadShape(np.zeros(6))
+        )
         steps, row = draw_steps([12] * 600, 0), np.arange(600)[:, None]
         known = Steps(moved[row, steps], means(moved)[row, steps], moved[:, 0], steps, logprobs)
         found = fit_trace(made, known, right, list(range(600)))
@@ -174,7 +176,9 @@ def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
     phi = np.random.default_rng(1).normal(size=(1500, 7))
     steps, row = draw_steps(counts, 0), np.arange(1500)[:, None]
     known = Steps(states[row, steps], means(states)[row, steps], states[:, 0], steps, logprobs)
-    made = fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)), along=known)
+    made = fit_readout(
+        lambda _, pooled=pooled: pooled, phi, right, groups, HeadShape(np.zeros(6)), along=known
+    )
     found = fit_trace(made, known, right, groups)
     rate = right.mean()
     assert found.losses.mean() < -rate * np.log(rate) - (1 - rate) * np.log1p(-rate) - 0.05
@@ -210,7 +214,9 @@ def test_the_rows_learn_from_the_steps_where_the_ends_lose_nothing_by_it(common)
     known = Steps(states[row, steps], noise, pooled.first_ND, steps, logprobs)
     phi = rng.normal(size=(count, 7))
     ends, both = (
-        fit_readout(pooled, phi, right, groups, HeadShape(np.zeros(6)), along=along)
+        fit_readout(
+            lambda _, pooled=pooled: pooled, phi, right, groups, HeadShape(np.zeros(6)), along=along
+        )
         for along in (None, known)
     )
     assert both.losses.shape == both.held_out.shape == both.fold_N.shape == (count,)

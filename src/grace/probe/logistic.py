@@ -14,17 +14,19 @@ Shapes: N rows, D features of a block, W columns of the design matrix, K fits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+import itertools
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.probe.penalties import FIRST, Penalties, best_common, best_separate
-from grace.probe.rows import Array, assign_folds, sigmoid
+from grace.probe.penalties import FIRST, PENALTIES, Penalties, best_common, best_separate
+from grace.probe.rows import Array, folds_of, sigmoid
 
 LEAST = 1e-4  # penalty of a free block
 JITTER = {np.float64: 1e-10, np.float32: 1e-4}  # added to a diagonal, relative to its mean
-FOLDS = 5  # fewer if there are fewer questions
+LANDMARKS = 4_000  # most answers whose states the weights combine, if there are more features
+AT_ONCE = 500  # rows that are standardised together in double precision
 
 
 class Logistic(NamedTuple):
@@ -34,10 +36,11 @@ class Logistic(NamedTuple):
         weights: of each block, for features as they came.
         bias: intercept.
         penalties: the chosen penalty of each penalised block.
-        losses: held-out log loss of each row (N,).
-        scores: held-out log-odds of each row (N,).
+        losses: held-out log loss of each row (N,), at the penalties that were chosen by it.
+        scores: held-out log-odds of each row (N,), likewise.
         fold_N: the fold in which each row was held out.
         held_out: the weights of the fit that leaves out each fold.
+        nested: held-out log-odds of each row (N,), at penalties chosen without its fold, too.
     """
 
     weights: list[Array]
@@ -47,6 +50,18 @@ class Logistic(NamedTuple):
     scores: Array
     fold_N: Array
     held_out: list[list[Array]]
+    nested: Array
+
+
+class LayerLoss(NamedTuple):
+    """The held-out log loss of fits with the best common penalty, and that penalty.
+
+    `inner` are the same for each fold, on the other folds by fits that have not seen it, either.
+    """
+
+    loss: float
+    penalty: float
+    inner: tuple[tuple[float, float], ...]
 
 
 def fit_logistic(
@@ -57,6 +72,7 @@ def fit_logistic(
     weights_N: Array | None = None,
     free: bool = False,
     first: float = FIRST,
+    inner: Sequence[float] | None = None,
     seed: int = 0,
 ) -> Logistic:
     """Fit weights and bias, choosing the penalty of each block on held-out folds.
@@ -69,18 +85,19 @@ def fit_logistic(
         free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
             the others lead to a fit of that block alone.
         first: one of `penalties.PENALTIES`, with which the search starts.
+        inner: the same for the searches without each fold; None: `first`.
         seed: seed of the folds.
     """
-    weight_N = np.ones(len(labels_N)) if weights_N is None else weights_N
-    data = (blocks, np.asarray(labels_N, dtype=np.float64), weight_N, free)
-    fold_N = assign_folds(groups_N, FOLDS, seed)
-    train_NK, out_NK = _parts(fold_N)
-    loss = _held_out(_Problem(*data, np.float32), train_NK, out_NK)
-    penalties = best_separate(loss, len(blocks) - free, first)
-    problem = _Problem(*data, np.float64)
-    rows_NK = np.column_stack([train_NK, np.ones(len(labels_N), dtype=bool)])
+    fold_N = folds_of(groups_N, seed)
+    search = _Search(blocks, labels_N, fold_N, weights_N, free)
+    penalties = best_separate(search.loss, search.blocks, first)
+    nested_N = search.nested(inner or [first] * (int(fold_N.max()) + 1))
+    data = search.data
+    del search
+    problem = _Problem(*data, np.float64, penalties)
+    rows_NK = np.column_stack([_trained(fold_N), np.ones(len(labels_N), dtype=bool)])
     beta_WK = problem.fit(rows_NK, penalties)
-    scores_N = problem.scores(beta_WK[:, :-1], penalties)[out_NK]
+    scores_N = problem.scores(beta_WK[:, :-1], penalties)[np.arange(len(fold_N)), fold_N]
     *held_out, (weights, bias) = (problem.unscaled(beta_W, penalties) for beta_W in beta_WK.T)
     return Logistic(
         weights,
@@ -90,33 +107,117 @@ def fit_logistic(
         scores_N,
         fold_N,
         [weights for weights, _ in held_out],
+        nested_N,
     )
 
 
 def quick_loss(
     blocks: Sequence[Array],
     labels_N: Array,
-    groups_N: Sequence[Hashable],
+    fold_N: Array,
     *,
     free: bool = False,
     first: float = FIRST,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Return the held-out log loss of fits with the best common penalty, and that penalty.
+) -> LayerLoss:
+    """Return how good fits with one penalty for all blocks are, in a sixth of the time of a fit.
 
-    It takes a sixth of the time of `fit_logistic`, whose arguments these are.
+    `fold_N` are the folds of the rows, and the other arguments those of `fit_logistic`.
     """
-    data = (blocks, np.asarray(labels_N, dtype=np.float64), np.ones(len(labels_N)), free)
-    parts = _parts(assign_folds(groups_N, FOLDS, seed))
-    loss = _held_out(_Problem(*data, np.float32), *parts)
-    best = best_common(loss, len(blocks) - free, first)
-    return loss(best), best[0]
+    search = _Search(blocks, labels_N, fold_N, None, free)
+    best = best_common(search.loss, search.blocks, first)
+    inner = []
+    for fold in range(int(fold_N.max()) + 1):
+        loss = functools.partial(search.loss, outer=fold)
+        own = best_common(loss, search.blocks, best[0])
+        inner.append((loss(own), own[0]))
+    return LayerLoss(search.loss(best), best[0], tuple(inner))
 
 
-def _parts(fold_N: Array) -> tuple[Array, Array]:
-    """Return which rows the fit of each fold is fitted to, and which it is rated on: (N, K)."""
-    out_NK = fold_N[:, None] == np.unique(fold_N)
-    return (~out_NK if out_NK.shape[1] > 1 else out_NK), out_NK
+def nested_scores(
+    blocks: Sequence[Array],
+    labels_N: Array,
+    fold_N: Array,
+    inner: Sequence[float],
+    *,
+    free: bool = False,
+) -> Array:
+    """Return `Logistic.nested` alone."""
+    return _Search(blocks, labels_N, fold_N, None, free).nested(inner)
+
+
+def _trained(fold_N: Array) -> Array:
+    """Return the rows that the fit without each fold is fitted to: (N, K)."""
+    kept_NK: Array = fold_N[:, None] != np.arange(fold_N.max() + 1)
+    return kept_NK if kept_NK.shape[1] > 1 else ~kept_NK
+
+
+class _Search:
+    """The held-out losses of penalties, each computed once, from fits that start from the last.
+
+    A fit without two folds rates either of them for the choice that leaves out the other one. So
+    the choices of all K folds share K (K - 1) / 2 fits at each penalty.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Array],
+        labels_N: Array,
+        fold_N: Array,
+        weights_N: Array | None,
+        free: bool,
+    ) -> None:
+        weight_N = np.ones(len(labels_N)) if weights_N is None else weights_N
+        self.data = (blocks, np.asarray(labels_N, dtype=np.float64), weight_N, free)
+        self.blocks, self._fold_N = len(blocks) - free, fold_N
+        self._problem = _Problem(*self.data, np.float32)
+        self._pairs = list(itertools.combinations(range(int(fold_N.max()) + 1), 2))
+        self._pairs = self._pairs if len(self._pairs) > 1 else []  # two folds leave no third
+        out_NK = ~_trained(fold_N)
+        left_NP = [~(out_NK[:, one] | out_NK[:, other]) for one, other in self._pairs]
+        self._single_NK, self._pair_NP = ~out_NK, np.array(left_NP).T
+        self._starts: list[Array | None] = [None, None]
+        self._found: dict[Penalties, tuple[Array, Array]] = {}
+
+    def loss(self, penalties: Penalties, outer: int | None = None) -> float:
+        """Return the mean held-out loss, or that of the other folds by fits without `outer`."""
+        score_N, score_KN = self._scores(penalties)
+        kept_N = np.full(len(score_N), True) if outer is None else self._fold_N != outer
+        score_N = (score_N if outer is None else score_KN[outer])[kept_N]
+        label_N, weight_N = (each_N[kept_N] for each_N in self.data[1:3])
+        losses_N = np.logaddexp(0, score_N) - label_N * score_N
+        return float(np.average(losses_N, weights=weight_N))
+
+    def nested(self, inner: Sequence[float]) -> Array:
+        """Return the log-odds of each row at penalties that were chosen without its fold."""
+        nested_N = np.empty(len(self._fold_N))
+        for fold, first in enumerate(inner):
+            best = (PENALTIES[-1],) * self.blocks  # too few folds for a choice
+            if self._pairs:
+                loss = functools.partial(self.loss, outer=fold)
+                best = best_separate(loss, self.blocks, first)
+            out_N = self._fold_N == fold
+            nested_N[out_N] = self._scores(best)[0][out_N]
+        return nested_N
+
+    def _scores(self, penalties: Penalties) -> tuple[Array, Array]:
+        """Return log-odds by the fits without a row's fold (N,), and without fold k, too (K, N)."""
+        if penalties not in self._found:
+            row_N, folds = np.arange(len(self._fold_N)), int(self._fold_N.max()) + 1
+            score_N = self._fitted(0, self._single_NK, penalties)[row_N, self._fold_N]
+            score_KN = np.zeros((folds, len(row_N)))
+            if self._pairs:
+                by_pair_NP = self._fitted(1, self._pair_NP, penalties)
+                for place, pair in enumerate(self._pairs):
+                    for left, rated in (pair, pair[::-1]):
+                        in_N = self._fold_N == rated
+                        score_KN[left, in_N] = by_pair_NP[in_N, place]
+            self._found[penalties] = score_N, score_KN
+        return self._found[penalties]
+
+    def _fitted(self, kind: int, rows_NK: Array, penalties: Penalties) -> Array:
+        beta_WK = self._problem.fit(rows_NK, penalties, self._starts[kind])
+        self._starts[kind] = beta_WK
+        return self._problem.scores(beta_WK, penalties)
 
 
 class _Design(NamedTuple):
@@ -137,7 +238,9 @@ class _Problem:
     The columns of the design matrix are ones, the free block if there is one, and the others. If
     these have more columns than there are rows, the Cholesky factor of their kernel, the sum of
     block @ block.T / penalty, stands for them, with a penalty of 1: it spans the same log-odds at
-    the same cost. The numbers that many operations read are of the given `kind`.
+    the same cost. Of more than `LANDMARKS` rows that many span the weights (Nystroem's method), so
+    that memory grows with the rows and not with their square. The numbers that many operations
+    read are of the given `kind`. With `only`, fits are at these penalties alone.
     """
 
     def __init__(
@@ -147,6 +250,7 @@ class _Problem:
         weight_N: Array,
         free: bool,
         kind: type[np.floating[Any]],
+        only: Penalties | None = None,
     ) -> None:
         self.label_N, self.weight_N, self.kind = label_N, weight_N, kind
         self._blocks, count = blocks, len(label_N)
@@ -158,19 +262,41 @@ class _Problem:
         self._fixed_NW = np.concatenate([np.ones((count, 1), kind), *fixed], axis=1)
         self._kernels = list[Array]()
         if sum(self._widths) > count:
+            self._landmarks = _landmarks(count)
+            self._summed = only is not None
             for place in others:
-                block_ND = self._scaled(place)
-                self._kernels.append((block_ND @ block_ND.T).astype(kind))
+                kernel_NM = self._kernel(place)
+                if only is not None:
+                    kernel_NM /= only[place]
+                if self._summed and self._kernels:
+                    self._kernels[0] += kernel_NM
+                else:
+                    self._kernels.append(kernel_NM)
         else:
-            scaled = [self._scaled(place).astype(kind) for place in others]
-            self._x_NW = np.concatenate([self._fixed_NW, *scaled], axis=1)
+            self._x_NW = np.empty((count, self._fixed_NW.shape[1] + sum(self._widths)), kind)
+            parts = np.split(self._x_NW, np.cumsum([self._fixed_NW.shape[1], *self._widths]), 1)
+            parts[0][:] = self._fixed_NW
+            for place, part in zip(others, parts[1:], strict=False):
+                part[:] = self._scaled(place)
             self._curved_WW = self._x_NW.T @ self._x_NW / (4 * count)
         self._made: tuple[tuple[float, ...], _Design] | None = None
 
-    def _scaled(self, place: int) -> Array:
+    def _scaled(self, place: int, rows: Any = np.s_[:]) -> Array:
         """Return a standardised block in double precision, made anew so that one is in memory."""
-        scaled_ND: Array = (self._blocks[place] - self._means[place]) / self._scales[place]
+        block_ND = self._blocks[place][rows]
+        scaled_ND: Array = (block_ND - self._means[place]) / self._scales[place]
         return scaled_ND
+
+    def _kernel(self, place: int) -> Array:
+        """Return the products (N, M) of a block's rows with those of M landmarks."""
+        marks_MD, count = self._scaled(place, self._landmarks), len(self.label_N)
+        if len(marks_MD) == count:
+            return (marks_MD @ marks_MD.T).astype(self.kind)
+        kernel_NM = np.empty((count, len(marks_MD)), self.kind)
+        for start in range(0, count, AT_ONCE):
+            rows = np.s_[start : start + AT_ONCE]
+            kernel_NM[rows] = self._scaled(place, rows) @ marks_MD.T
+        return kernel_NM
 
     def design(self, penalties: tuple[float, ...]) -> _Design:
         """Return the design matrix for these penalties of the blocks that are not free."""
@@ -178,12 +304,8 @@ class _Problem:
             fixed_W = np.full(self._fixed_NW.shape[1], LEAST)
             fixed_W[0] = 0.0
             if self._kernels:
-                kernel_NN = np.zeros_like(self._kernels[0])
-                for each_NN, penalty in zip(self._kernels, penalties, strict=True):
-                    kernel_NN += each_NN / penalty
-                factor_NN = _factor(kernel_NN, JITTER[self.kind]).T
-                x_NW = np.concatenate([self._fixed_NW, factor_NN], axis=1)
-                penalty_W = np.append(fixed_W, np.ones(len(kernel_NN)))
+                x_NW = np.concatenate([self._fixed_NW, self._factored(penalties)], axis=1)
+                penalty_W = np.append(fixed_W, np.ones(len(self._landmarks)))
                 curved_WW = x_NW.T @ x_NW / (4 * len(x_NW))
             else:
                 x_NW, curved_WW = self._x_NW, self._curved_WW.copy()
@@ -193,6 +315,22 @@ class _Problem:
             self._made = penalties, _Design(x_NW, penalty_W.astype(self.kind), root_WW)
         return self._made[1]
 
+    def _factored(self, penalties: Penalties) -> Array:
+        """Return the columns (N, M) that stand for the blocks: kernel @ inverse(factor)."""
+        from scipy.linalg import solve_triangular
+
+        kernel_NM = self._kernels[0]
+        if not self._summed:
+            kernel_NM = np.zeros_like(self._kernels[0])
+            for each_NM, penalty in zip(self._kernels, penalties, strict=True):
+                kernel_NM += each_NM / penalty
+        self._root_MM = _factor(kernel_NM[self._landmarks], JITTER[self.kind])
+        if len(kernel_NM) == len(self._landmarks):
+            return self._root_MM.T
+        factored_MN = solve_triangular(self._root_MM, kernel_NM.T, trans="T", check_finite=False)
+        columns_NM: Array = factored_MN.T
+        return columns_NM
+
     def fit(
         self, rows_NK: Array, penalties: tuple[float, ...], start_WK: Array | None = None
     ) -> Array:
@@ -200,34 +338,36 @@ class _Problem:
 
         They are one problem for L-BFGS, so that each of its steps reads the design matrix once.
         """
-        from scipy.linalg import solve_triangular
+        from scipy.linalg import get_lapack_funcs
         from scipy.optimize import minimize
-        from threadpoolctl import threadpool_limits
 
         x_NW, penalty_W, root_WW = self.design(penalties)
         y_N1, penalty_W1 = self.label_N[:, None], penalty_W[:, None]
         shape = (len(penalty_W), rows_NK.shape[1])
         share_NK = self.weight_N[:, None] * rows_NK
         share_NK /= share_NK.sum(0)
+        (solve,) = get_lapack_funcs(("trtrs",), (root_WW,))  # without the checks, which take longer
 
         def loss(scaled: Array) -> tuple[float, Array]:
             scaled_WK = scaled.reshape(shape).astype(self.kind)
-            beta_WK = solve_triangular(root_WW, scaled_WK, check_finite=False)
+            beta_WK = solve(root_WW, scaled_WK)[0]
             logit_NK = (x_NW @ beta_WK).astype(np.float64)
             shrunk_WK = penalty_W1 * beta_WK
             loss_NK = np.logaddexp(0, logit_NK) - y_N1 * logit_NK
             value = np.vdot(share_NK, loss_NK) + np.vdot(shrunk_WK, beta_WK) / 2
             wrong_NK = (share_NK * (sigmoid(logit_NK) - y_N1)).astype(self.kind)
             slope_WK = x_NW.T @ wrong_NK + shrunk_WK
-            slope_WK = solve_triangular(root_WW, slope_WK, trans="T", check_finite=False)
+            slope_WK = solve(root_WW, slope_WK, trans=1)[0]
             return float(value), slope_WK.ravel().astype(np.float64)
 
         exact = self.kind is np.float64
         options = {"maxiter": 1000, "ftol": 1e-10 if exact else 1e-7, "gtol": 1e-6}
         start = np.zeros(shape) if start_WK is None else root_WW @ start_WK
-        with threadpool_limits(1):  # a step is too short for threads, which would wait for work
+        with _threads().limit(
+            limits=1
+        ):  # a step is too short for threads, which would wait for work
             made = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-        found: Array = solve_triangular(root_WW, made.x.reshape(shape).astype(self.kind))
+        found: Array = solve(root_WW, made.x.reshape(shape).astype(self.kind))[0]
         return found
 
     def scores(self, beta_WK: Array, penalties: tuple[float, ...]) -> Array:
@@ -241,9 +381,12 @@ class _Problem:
 
         fixed = self._fixed_NW.shape[1]
         if self._kernels:
-            factor_NN = self.design(penalties).x_NW[:, fixed:]
-            dual_N = solve_triangular(factor_NN, beta_W[fixed:], lower=True, trans="T")
-            parts = [self._scaled(place).T @ dual_N / one for place, one in enumerate(penalties)]
+            self.design(penalties)
+            dual_M = solve_triangular(self._root_MM, beta_W[fixed:])
+            marks = self._landmarks
+            parts = [
+                self._scaled(place, marks).T @ dual_M / one for place, one in enumerate(penalties)
+            ]
         else:
             parts = np.split(beta_W[fixed:], np.cumsum(self._widths)[:-1])
         parts += [beta_W[1:fixed]] if fixed > 1 else []
@@ -270,27 +413,23 @@ def _factor(square: Array, jitter: float) -> Array:
             return factor
 
 
+@functools.cache
+def _threads() -> Any:
+    """Return what limits threads: to find the libraries takes longer than a small fit."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def _landmarks(count: int) -> Array:
+    """Return the rows that span the weights: all, or `LANDMARKS` of them at random."""
+    drawn: Array = np.random.default_rng(0).permutation(count)[:LANDMARKS]
+    return np.arange(count) if count <= LANDMARKS else np.sort(drawn)
+
+
 def _scale(block_ND: Array) -> Array:
     """Return the divisors of a block: standard deviations times the square root of its width."""
     spread_D = block_ND.std(0, dtype=np.float64)
     flat_D = spread_D <= 1e-6 * max(float(spread_D.max(initial=0)), 1e-12)
     scale_D: Array = np.where(flat_D, np.inf, spread_D) * np.sqrt(block_ND.shape[1])
     return scale_D
-
-
-def _held_out(problem: _Problem, train_NK: Array, out_NK: Array) -> Callable[[Penalties], float]:
-    """Return the held-out loss as a function of the penalties.
-
-    The fits start from those of the penalties before.
-    """
-    beta_WK: Array | None = None
-
-    @functools.cache
-    def loss(penalties: Penalties) -> float:
-        nonlocal beta_WK
-        beta_WK = problem.fit(train_NK, penalties, beta_WK)
-        scores_N = problem.scores(beta_WK, penalties)[out_NK]
-        losses_N = np.logaddexp(0, scores_N) - problem.label_N * scores_N
-        return float(np.average(losses_N, weights=problem.weight_N))
-
-    return loss

@@ -17,6 +17,7 @@ from grace.errors import DataError, UserInputError
 
 Array = NDArray[Any]
 
+FOLDS = 5  # fewer if there are fewer questions
 SPREAD = 1e-3  # features with a smaller standard deviation in training are left out
 
 
@@ -73,6 +74,11 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
         fold_N[rows] = fold
         heapq.heappush(sizes, (size + len(rows), fold))
     return fold_N
+
+
+def folds_of(groups_N: Sequence[Hashable], seed: int = 0) -> Array:
+    """Assign the folds of a fit."""
+    return assign_folds(groups_N, FOLDS, seed)
 
 
 def varying(features_NF: Array) -> Array:

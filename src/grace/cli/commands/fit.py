@@ -20,6 +20,7 @@ from grace.store.inputs import Row, read_rows
 from grace.tasks.columns import columns_to_read
 
 if TYPE_CHECKING:
+    from grace.methods.grace.fit import Fit
     from grace.pipeline.stages.graded import Graded
 
 FEWEST = 20  # graded answers
@@ -94,14 +95,14 @@ def fit(
     fitted = fit_graded(resolved, answers, out)
     correct = [answer.correct for answer in answers]
     groups = together(answer.keys for answer in answers)
-    metrics = _measure(fitted.held_out.tolist(), correct, groups)
+    metrics = _measure(fitted, correct, groups)
     if as_json:
         shown = {name: [None if math.isnan(v) else v for v in vs] for name, vs in metrics.items()}
         print(json.dumps({"out": str(out), "answers": len(answers), **shown}, indent=2))
         return
     print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
     folds = int(fitted.fold_N.max()) + 1
-    print(f"each rated by a fit that has not seen its question ({folds} folds):")
+    print(f"each rated by a fit and its choices that have not seen its question ({folds} folds):")
     for name, (value, low, high) in metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
     print(f'written: {out}; next:   grace ask {out} "your question"')
@@ -125,13 +126,23 @@ def _graded(file: Path) -> Iterator[Graded]:
         yield Graded(row.asked, tuple(row.choices), row.response, correct, where, keys)
 
 
-def _measure(
-    confidence: list[float], correct: list[bool], questions: list[int]
-) -> dict[str, list[float]]:
-    """Return the value, lower and upper end of each metric."""
-    from grace.metrics import bootstrap, evaluate
+def _measure(fitted: Fit, correct: list[bool], questions: list[int]) -> dict[str, list[float]]:
+    """Return the value, lower and upper end of each metric.
 
-    names = ("ece", "brier", "auroc")
-    values = evaluate(confidence, correct, names)
-    ends = bootstrap(confidence, correct, names, questions=questions)
-    return {name: [values[name], *ends[name]] for name in names}
+    AUROC is that of `Fit.ranks`: the base rates that the fits of the folds have seen are the lower,
+    the more right answers were held out, so `Fit.held_out` ranks noise below 50. Its interval is
+    wider by the root of 2: any two answers in different folds count twice, each rated by a fit to
+    the other, which doubles the variance where there is nothing to learn.
+    """
+    from grace.metrics import bootstrap, evaluate
+    from grace.probe.rows import sigmoid
+
+    ranked = sigmoid(fitted.ranks)
+    found = {}
+    for name, c in (("ece", fitted.held_out), ("brier", fitted.held_out), ("auroc", ranked)):
+        value = evaluate(c, correct, name)[name]
+        low, high = bootstrap(c, correct, name, questions=questions)[name]
+        if name == "auroc":
+            low, high = (value + math.sqrt(2) * (end - value) for end in (low, high))
+        found[name] = [value, max(low, 0.0), min(high, 1.0)]
+    return found

@@ -13,24 +13,26 @@ the order of `grace.cnf.PLACES`, E = Q + 1 rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
-from grace.engines import Features
+from grace.engines import LAST, Features
 from grace.evidence import Evidence
 from grace.methods.grace.rounding import round_rows
 from grace.methods.grace.trace import Steps
-from grace.probe.logistic import Logistic, fit_logistic, quick_loss
+from grace.probe.logistic import LayerLoss, Logistic, fit_logistic, nested_scores, quick_loss
 from grace.probe.penalties import FIRST
-from grace.probe.rows import Array, assign_folds, sigmoid, varying
+from grace.probe.rows import Array, assign_folds, folds_of, sigmoid, varying
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
 PRIOR = 100  # number of answers at which the evidence alone counts as much as the fit with rows
+FEW = 300  # questions up to which log-odds shrink as far as held-out answers do not support them
+DOUBT = 6.0  # a gain over the base rate counts from the root of this many standard errors on
 COMPARED = 5_000  # most answers on which a layer is rated; the time grows as their square or cube
 RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared norm of a state
 
@@ -42,7 +44,10 @@ class Fit(NamedTuple):
         rows_ED: the rows of the tokens that are read, that of `<NOC>` last.
         layer_rows: the block and the rows (E, H) that read its MLP, if c reads one.
         evidence: fitted with them.
-        held_out: c of each response (N,) by a fit that has not seen its question.
+        held_out: c of each response (N,) by a fit, and a choice of the layer and the penalties,
+            that have not seen its question.
+        ranks: log-odds of `held_out` (N,) without what the fits of different folds differ by on
+            average: to rank responses of all folds together.
         losses: the log loss of `held_out` (N,).
         alone: the held-out log loss of the evidence without rows (N,).
         weights_QD: the differences of the others from that of `<NOC>`, without the head's scale.
@@ -53,6 +58,7 @@ class Fit(NamedTuple):
     rows_ED: Array
     evidence: Evidence
     held_out: Array
+    ranks: Array
     losses: Array
     alone: Array
     weights_QD: Array
@@ -76,30 +82,61 @@ def fit_evidence(
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
-    return _evidence(features_NF, np.concatenate(made.weights), made.bias)
+    shrunk = _shrunk(made, labels_N, groups)
+    weights_F, bias = shrunk.applied(np.concatenate(made.weights), made.bias)
+    return _evidence(features_NF, weights_F, bias)
 
 
-def layer_loss(
-    states: Features,
-    features_NF: Array,
+class Layer(NamedTuple):
+    """The layer that c reads and the penalty to start with; `inner` are those without each fold."""
+
+    layer: int
+    first: float
+    inner: tuple[tuple[int, float], ...]
+
+
+def choose_layer(
+    read: Callable[[int], Sequence[Array]],
+    layers: Sequence[int],
     labels_N: Array,
     groups_N: Sequence[Hashable],
     *,
-    first: float = FIRST,
+    free: bool = False,
     seed: int = 0,
-) -> tuple[float, float]:
-    """Return how well a layer tells right responses: the held-out log loss of a quick fit.
+    tell: Callable[[int, float], None] = lambda layer, loss: None,
+) -> Layer:
+    """Choose the layer that tells right responses best, by the held-out log loss of a quick fit.
 
-    It gives every state and the evidence the same penalty, which is returned, too. Of more than
-    `COMPARED` answers it takes a half, a third or so on, by question. The arguments are those of
-    `fit_readout`.
+    The fit gives all blocks of features that `read` returns the same penalty, and none to the last
+    one if that is `free`. Of more than `COMPARED` answers it takes a half, a third or so on, by
+    question. `tell` is called with the loss of each layer.
     """
-    read, parts = [*placed(states), *_blocks(features_NF)], -(-len(labels_N) // COMPARED)
-    if parts > 1:
-        kept = np.flatnonzero(assign_folds(groups_N, parts, seed) == 0).tolist()
-        read, labels_N = [block[kept] for block in read], labels_N[kept]
-        groups_N = [groups_N[row] for row in kept]
-    return quick_loss(read, labels_N, groups_N, free=True, first=first, seed=seed)
+    fold_N, first = folds_of(groups_N, seed), FIRST
+    if len(layers) == 1:
+        return Layer(layers[0], first, ((layers[0], first),) * (int(fold_N.max()) + 1))
+    parts = -(-len(labels_N) // COMPARED)
+    kept = np.flatnonzero(assign_folds(groups_N, parts, seed) == 0) if parts > 1 else np.s_[:]
+    right_N, tried = np.asarray(labels_N), dict[int, LayerLoss]()
+    for layer in layers:
+        tried[layer] = quick_loss(
+            [block[kept] for block in read(layer)],
+            right_N[kept],
+            fold_N[kept],
+            free=free,
+            first=first,
+        )
+        first = tried[layer].penalty
+        tell(layer, tried[layer].loss)
+    best = min(tried, key=lambda layer: tried[layer].loss)
+    by_fold = zip(*(rated.inner for rated in tried.values()), strict=True)
+    places = [min(range(len(tried)), key=lambda n: found[n][0]) for found in by_fold]
+    inner = ((layers[n], tried[layers[n]].inner[k][1]) for k, n in enumerate(places))
+    return Layer(best, tried[best].penalty, tuple(inner))
+
+
+def read_by(read: Callable[[int], Features], features_NF: Array) -> Callable[[int], list[Array]]:
+    """Return what reads the blocks of features of a layer: its states, and the evidence's."""
+    return lambda layer: [*placed(read(layer)), *_blocks(features_NF)]
 
 
 def placed(features: Features) -> list[Array]:
@@ -108,60 +145,76 @@ def placed(features: Features) -> list[Array]:
 
 
 def fit_readout(
-    states: Features,
+    read: Callable[[int], Features],
     features_NF: Array,
     labels_N: Array,
     groups_N: Sequence[Hashable],
     head: HeadShape,
     *,
-    middle: tuple[int, Features] | None = None,
+    layer: Layer | None = None,
     along: Steps | None = None,
-    first: float = FIRST,
     seed: int = 0,
 ) -> Fit:
     """Fit the rows and the evidence together, with a penalty for each state and the evidence.
 
     On few responses the rows fit noise. The result is therefore the mean, in log-odds, of this fit
-    with weight N and a fit of the evidence alone with weight `PRIOR`.
+    with weight N and a fit of the evidence alone with weight `PRIOR`. With fewer questions than
+    about `FEW` it is drawn towards the base rate, as far as held-out answers do not support it.
 
     Args:
-        states: pooled hidden states of the responses.
+        read: returns the pooled states of the responses in a layer.
         features_NF: the features of each training response (`grace.evidence.features`).
         labels_N: 1 or True where the response is right.
         groups_N: its question.
         head: the model's output head (`grace.cnf.head_shape`).
-        middle: a block and the activations of its MLP, for c to read them in place of `states`.
+        layer: what c reads (`choose_layer`); None: the last hidden state.
         along: further steps of the responses, to fit the rows to as well; dropped if that makes c
             at the end worse by more than a standard error.
-        first: the penalty with which the search for those of the states and the evidence starts.
         seed: seed of the folds.
     """
-    read = placed(states if middle is None else middle[1])
-    blocks = _blocks(features_NF)
-    made = fit_logistic([*read, *blocks], labels_N, groups_N, free=True, first=first, seed=seed)
+    every = read_by(read, features_NF)
+    layer = layer or choose_layer(every, [LAST], labels_N, groups_N, seed=seed)
+    blocks, inner = _blocks(features_NF), [first for _, first in layer.inner]
+    elsewhere = _of_other_layers(every, labels_N, folds_of(groups_N, seed), layer)
+    states = placed(read(layer.layer))
+    made = fit_logistic(
+        [*states, *blocks],
+        labels_N,
+        groups_N,
+        free=True,
+        first=layer.first,
+        inner=inner,
+        seed=seed,
+    )
+    made = made._replace(nested=np.where(np.isnan(elsewhere), made.nested, elsewhere))
     alone = fit_logistic(blocks, labels_N, groups_N, free=True, seed=seed)
     if along is not None:
-        joint = _fit_along(read, blocks, along, labels_N, groups_N, seed)
+        joint = _fit_along(states, blocks, along, labels_N, groups_N, seed)
         worse_N = joint.losses - made.losses
         if worse_N.mean() <= standard_error(worse_N, groups_N):
             made = joint
-    count = len(read)
+    count = len(states)
     both = np.array([len(labels_N), PRIOR]) / (len(labels_N) + PRIOR)
-    weights_QD = both[0] * np.stack(made.weights[:count])
+    mixed = made._replace(
+        scores=both @ [made.scores, alone.scores], nested=both @ [made.nested, alone.nested]
+    )
+    shrunk = _shrunk(mixed, labels_N, groups_N)
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
-    bias = float(both @ [made.bias, alone.bias])
+    weights_F, bias = shrunk.applied(weights_F, float(both @ [made.bias, alone.bias]))
+    both *= shrunk.factor
+    weights_QD = both[0] * np.stack(made.weights[:count])
     evidence = _evidence(features_NF, weights_F, bias)
-    scores_FN = np.stack([both @ [made.scores, alone.scores], alone.scores])
+    scores_FN = np.stack([shrunk.scores, alone.nested])
     held_out_N, alone_N = sigmoid(np.clip(scores_FN, -evidence.limit, evidence.limit))
     layer_rows = None
-    rows_ED = _rows(states, weights_QD if middle is None else None, head)
-    if middle is not None:
-        apart_EH = _apart(weights_QD)
-        layer_rows = (middle[0], round_rows(apart_EH, read))
+    rows_ED = _rows(read(LAST), weights_QD if layer.layer == LAST else None, head)
+    if layer.layer != LAST:
+        layer_rows = (layer.layer, round_rows(_apart(weights_QD), states))
     return Fit(
         rows_ED,
         evidence,
         held_out_N,
+        shrunk.ranks,
         log_losses(held_out_N, labels_N),
         log_losses(alone_N, labels_N),
         weights_QD,
@@ -169,6 +222,61 @@ def fit_readout(
         made.fold_N,
         layer_rows,
     )
+
+
+def _of_other_layers(
+    read: Callable[[int], list[Array]], labels_N: Array, fold_N: Array, layer: Layer
+) -> Array:
+    """Return held-out log-odds (N,) of the folds without which another layer is chosen; else nan.
+
+    They are of fits of that layer.
+    """
+    found_N = np.full(len(fold_N), np.nan)
+    firsts = [first for _, first in layer.inner]
+    for other in {one for one, _ in layer.inner} - {layer.layer}:
+        nested_N = nested_scores(read(other), labels_N, fold_N, firsts, free=True)
+        chose_N = np.isin(fold_N, [k for k, (one, _) in enumerate(layer.inner) if one == other])
+        found_N[chose_N] = nested_N[chose_N]
+    return found_N
+
+
+class _Shrunk(NamedTuple):
+    """Log-odds that are drawn towards that of the base rate by `factor`, where answers are few."""
+
+    factor: float
+    base: float
+    scores: Array
+    ranks: Array
+
+    def applied(self, weights_F: Array, bias: float) -> tuple[Array, float]:
+        """Return shrunken weights and the bias."""
+        return self.factor * weights_F, self.factor * bias + (1 - self.factor) * self.base
+
+
+def _shrunk(fit: Logistic, labels_N: Array, groups_N: Sequence[Hashable]) -> _Shrunk:
+    """Shrink log-odds, the less the more questions there are, by what held-out answers support.
+
+    They support those at penalties that were chosen without them; what ships has no wider spread.
+    """
+    fold_N = fit.fold_N
+    right_N, count = np.asarray(labels_N, dtype=np.float64), len(set(groups_N))
+    bases = [_base_rate(right_N[fold_N != fold]) for fold in range(int(fold_N.max()) + 1)]
+    base_N, base = np.array(bases)[fold_N], _base_rate(right_N)
+    moved_N, few = fit.nested - base_N, math.exp(-((count / FEW) ** 3))
+    spread = float(moved_N.std() / max((fit.scores - base_N).std(), 1e-12))
+    odds_SN = base_N + np.outer(np.linspace(0, 1, 21), moved_N)
+    loss_SN = np.logaddexp(0, odds_SN) - right_N * odds_SN
+    best = int(loss_SN.mean(1).argmin())
+    gain_N = loss_SN[0] - loss_SN[best]
+    error = standard_error(gain_N, groups_N) / max(float(gain_N.mean()), 1e-12)
+    supported = best / 20 * min(1.0, spread) * max(0.0, 1 - DOUBT * error**2)
+    factor = 1 - few * (1 - supported)
+    return _Shrunk(factor, base, base_N + factor * moved_N, base + factor * moved_N)
+
+
+def _base_rate(right_N: Array) -> float:
+    """Return the log-odds of the share of right answers, as of one more answer, half right."""
+    return math.log((right_N.sum() + 0.5) / (len(right_N) - right_N.sum() + 0.5))
 
 
 def _fit_along(
@@ -206,6 +314,7 @@ def _fit_along(
         losses=made.losses[:ends],
         scores=made.scores[:ends],
         fold_N=made.fold_N[:ends],
+        nested=made.nested[:ends],
     )
 
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from grace.probe.rows import Array
 
+AT_ONCE = 256  # entries
+SEEN = 2_000  # most answers whose states count
 RIDGE = 0.01  # added to the mean square of every entry of the states, relative to their mean
 
 
@@ -36,22 +38,57 @@ def round_rows(rows_ED: Array, states: Sequence[Array]) -> Array:
 
 def _rounded(row_D: Array, state_ND: Array) -> Array:
     """Round the entries one after the other, the largest first, which have the largest errors."""
+    order_D, step = np.argsort(-np.abs(row_D)), -(-len(state_ND) // SEEN)
+    seen_ND = state_ND[::step, order_D].astype(np.float64)
+    ridge = max(RIDGE * float(np.square(seen_ND).sum()) / seen_ND.size, 1e-12)
+    rounded_D = np.empty_like(row_D)
+    within = _by_entries if seen_ND.shape[1] <= len(seen_ND) else _by_answers
+    rounded_D[order_D] = within(row_D[order_D], seen_ND, ridge)
+    return rounded_D
+
+
+def _by_entries(row_D: Array, seen_ND: Array, ridge: float) -> Array:
+    """Round all entries at once."""
+    gram_DD = seen_ND.T @ seen_ND / len(seen_ND)
+    gram_DD[np.diag_indices_from(gram_DD)] += ridge
+    return row_D + _errors(row_D, gram_DD, np.zeros_like(row_D))
+
+
+def _by_answers(row_D: Array, seen_ND: Array, ridge: float) -> Array:
+    """Round `AT_ONCE` entries after the others; the time grows as entries times answers squared.
+
+    What the entries that are left can make up for is a ridge regression of the error of the
+    readings so far on them, whose matrix (N, N) loses these entries one block after the other.
+    """
+    count, width = seen_ND.shape
+    left_NN = seen_ND @ seen_ND.T
+    left_NN[np.diag_indices_from(left_NN)] += count * ridge
+    inverse_NN, error_N, rounded_D = np.linalg.inv(left_NN), np.zeros(count), row_D.copy()
+    for start in range(0, width, AT_ONCE):
+        part = np.s_[start : start + AT_ONCE]
+        block_NB = seen_ND[:, part]
+        solved_NB = inverse_NN @ block_NB
+        rest_BB = np.linalg.inv(np.eye(block_NB.shape[1]) - block_NB.T @ solved_NB)
+        error_B = _errors(row_D[part], rest_BB, -(solved_NB.T @ error_N))
+        error_N += block_NB @ error_B
+        rounded_D[part] += error_B
+        inverse_NN += (solved_NB @ rest_BB) @ solved_NB.T
+    return rounded_D
+
+
+def _errors(exact_B: Array, cost_BB: Array, goal_B: Array) -> Array:
+    """Round entries one after the other; return their errors, which cost least at the goal."""
     from scipy.linalg import cholesky
 
-    order_D = np.argsort(-np.abs(row_D))
-    seen_ND = state_ND[:, order_D].astype(np.float64)
-    gram_DD = seen_ND.T @ seen_ND / len(seen_ND)
-    ridge = max(RIDGE * float(np.trace(gram_DD)) / len(gram_DD), 1e-12)
-    gram_DD[np.diag_indices_from(gram_DD)] += ridge
-    root_DD, left_D = cholesky(np.linalg.inv(gram_DD)), row_D[order_D]
-    for place in range(len(left_D)):
-        exact = left_D[place]
-        left_D[place] = _bfloat16(exact)
-        error = (exact - left_D[place]) / root_DD[place, place]
-        left_D[place + 1 :] -= error * root_DD[place, place + 1 :]
-    rounded_D = np.empty_like(left_D)
-    rounded_D[order_D] = left_D
-    return rounded_D
+    root_BB = cholesky(cost_BB[::-1, ::-1], lower=True)[::-1, ::-1]  # its cost: root @ root.T
+    by_entry_BB = np.ascontiguousarray(root_BB.T)
+    off_B = np.zeros_like(exact_B)  # by how much the errors differ from the goal
+    for place, exact in enumerate(exact_B):
+        made_up = by_entry_BB[place, :place] @ off_B[:place] / by_entry_BB[place, place]
+        error = _bfloat16(exact + goal_B[place] - made_up) - exact
+        off_B[place] = error - goal_B[place]
+    error_B: Array = off_B + goal_B
+    return error_B
 
 
 def _bfloat16(exact: Array) -> Array:

@@ -20,13 +20,12 @@ from grace.config import to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
-from grace.methods.grace.fit import Fit, fit_evidence, fit_readout, layer_loss
+from grace.methods.grace.fit import Fit, choose_layer, fit_evidence, fit_readout, read_by
 from grace.methods.grace.trace import STEPS, Steps, fit_trace
 from grace.pipeline.context import Context
 from grace.pipeline.paths import absolute_model
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
-from grace.probe.penalties import FIRST
 from grace.probe.rows import labels_of
 from grace.progress import say
 from grace.records import Question, to_json
@@ -138,29 +137,20 @@ def fit_rows(
     train, base, seed = context.settings.train, context.engines.base, context.settings.seed
     phi_NF, graded = data.features_NF, (data.labels_N, data.groups)
     compared = list(layers) if train.layer > LAST else [LAST, *layers]
-    chosen, first = compared[0], FIRST
-    if len(compared) > 1:
-        tried: dict[int, tuple[float, float]] = {}  # the loss of each layer, and the penalty
-        for layer in compared:
-            states = read(layer).features
-            tried[layer] = layer_loss(states, phi_NF, *graded, first=first, seed=seed)
-            loss, first = tried[layer]
-            say(f"read-out of {_named(layer)}: held-out log loss {loss:.3f}")
-        chosen = min(tried, key=tried.__getitem__)
-        first = tried[chosen][1]
-    along = data.steps(*read(chosen), step_NB) if train.trace else None
-    readout = fit_readout(
-        read(LAST).features,
-        phi_NF,
-        *graded,
-        head_shape(base.model, len(base.tokenizer)),
-        middle=None if chosen == LAST else (chosen, read(chosen).features),
-        along=along,
-        first=first,
-        seed=seed,
-    )
+
+    def features(layer: int) -> Features:
+        return read(layer).features
+
+    def tell(layer: int, loss: float) -> None:
+        say(f"read-out of {_named(layer)}: held-out log loss {loss:.3f}")
+
+    every = read_by(features, phi_NF)
+    chosen = choose_layer(every, compared, *graded, free=True, seed=seed, tell=tell)
+    along = data.steps(*read(chosen.layer), step_NB) if train.trace else None
+    head = head_shape(base.model, len(base.tokenizer))
+    readout = fit_readout(features, phi_NF, *graded, head, layer=chosen, along=along, seed=seed)
     say(
-        f"the confidence reads {_named(chosen)}, fitted on {len(readout.losses)} answers: "
+        f"the confidence reads {_named(chosen.layer)}, fitted on {len(readout.losses)} answers: "
         f"held-out log loss {readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
     )
     if along is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+import tempfile
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +13,14 @@ import numpy as np
 from grace import answers as readers
 from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
-from grace.engines import LayerStates
+from grace.engines import Features, LayerStates, StepStates
 from grace.engines.base import check_contexts
 from grace.errors import DataError, GraceError
 from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.prompting import COMPARED, SAID
-from grace.pipeline.stages.depth import joined, layers_to_read
+from grace.pipeline.stages.depth import NAMES, layers_to_read, to_arrays
 from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
 from grace.probe.rows import labels_of
 from grace.progress import progress, say
@@ -76,9 +77,11 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     if settings.train.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings.train, engine)
-    read, logprobs = _read(engine, prompts, responses, step_NB, layers)
-    graded = FitData(logprobs, labels_N, groups)
-    readout = fit_rows(context, layers, read.__getitem__, graded, step_NB)
+    with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
+        stored = _Stored(Path(folder))
+        logprobs = _read(engine, prompts, responses, step_NB, layers, stored)
+        graded = FitData(logprobs, labels_N, groups)
+        readout = fit_rows(context, layers, stored.layer, graded, step_NB)
     metadata = adapter_metadata(context, answers)
     rows = (readout.rows_ED, readout.evidence)
     write_rows_adapter(engine, *rows, out, metadata, readout.layer_rows)
@@ -90,6 +93,11 @@ def _right_answers(answers: Sequence[Graded]) -> list[str]:
     if any(answer.choices for answer in answers):
         return []
     return [readers.short_answer(answer.response) for answer in answers if answer.correct]
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest above it that exists."""
+    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
 def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:
@@ -107,21 +115,48 @@ def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:
     return prompt, response
 
 
+class _Stored:
+    """Arrays of all answers on disk, so that a fit holds those of one layer in memory at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._like: dict[str, Any] = {}
+
+    def append(self, read: Mapping[int, LayerStates]) -> None:
+        """Add the states of more answers."""
+        for name, array in to_arrays(read).items():
+            with (self._folder / name).open("ab") as file:
+                file.write(np.ascontiguousarray(array).tobytes())
+            self._like[name] = array[:0]
+
+    def layer(self, layer: int) -> LayerStates:
+        """Return the states of one layer."""
+        end = f".{layer}" if layer else ""
+        arrays = [self._array(f"{name}{end}") for name in NAMES]
+        return LayerStates(Features(*arrays[:3]), StepStates(*arrays[3:]))
+
+    def _array(self, name: str) -> Any:
+        like = self._like[name]
+        if 0 in like.shape[1:]:  # no steps: a file does not tell how many answers there are
+            return np.zeros((len(self._array(NAMES[0])), *like.shape[1:]), like.dtype)
+        return np.fromfile(self._folder / name, like.dtype).reshape(-1, *like.shape[1:])
+
+
 def _read(
     engine: Any,
     prompts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[int]],
     step_NB: Any,
     layers: Sequence[int],
-) -> tuple[dict[int, LayerStates], list[tuple[Sequence[float], float]]]:
-    """Return hidden states and log-probabilities of answers and their ends, a part at a time."""
-    parts: list[dict[int, LayerStates]] = []
+    stored: _Stored,
+) -> list[tuple[Sequence[float], float]]:
+    """Store hidden states of answers, a part at a time, and return their log-probabilities."""
     logprobs: list[tuple[Sequence[float], float]] = []
     with progress("read answers", len(responses), unit="answers") as advance:
         for start in range(0, len(responses), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
             asked = (prompts[rows], responses[rows])
-            parts.append(engine.states(*asked, step_NB[rows].tolist(), layers))
+            stored.append(engine.states(*asked, step_NB[rows].tolist(), layers))
             logprobs += engine.logprobs(*asked)
             advance(len(responses[rows]))
-    return joined(parts), logprobs
+    return logprobs

@@ -1,0 +1,122 @@
+"""Fits of made-up worlds: what few answers support, and what held-out figures say of noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grace.cli.commands.fit import _measure
+from grace.cnf import HeadShape
+from grace.engines import Features
+from grace.methods.grace.fit import choose_layer, fit_readout, placed, read_by
+from grace.probe.rows import sigmoid
+
+WIDTH, LAYERS = 8, (0, 7)
+WORLDS = {  # how much is to be learned, and the log-odds of an average answer
+    "nothing": (0.0, 0.0),
+    "easy": (2.0, 0.0),
+    "hard": (0.5, 0.0),
+    "unbalanced": (1.0, -2.2),
+}
+
+
+def draw(world, count, seed):
+    """States by layer, features, and the chance that each answer is right."""
+    rng, (slope, level) = np.random.default_rng(seed), WORLDS[world]
+    told_N, said_N = rng.normal(size=(2, count))
+    states = {}
+    for layer in LAYERS:
+        of_layer = np.random.default_rng(layer)
+        along_3D = of_layer.normal(size=(3, WIDTH))
+        mix_DD = of_layer.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5
+        strength = 0.4 if layer else 0.2
+        states[layer] = Features(
+            *(
+                (rng.normal(size=(count, WIDTH)) + strength * told_N[:, None] * along_D) @ mix_DD
+                for along_D in along_3D
+            )
+        )
+    phi_NF = 0.5 * rng.normal(size=(count, 7)) + 0.3 * said_N[:, None]
+    return states, phi_NF, sigmoid(level + slope * told_N + 0.5 * slope * said_N)
+
+
+def fitted(world, count, seed):
+    """A fit to answers of a world, some right and some wrong, their grades, and its layer."""
+    states, phi_NF, chance_N = draw(world, count, [seed, count])
+    for attempt in range(100):
+        right_N = np.random.default_rng([seed, count, attempt]).random(count) < chance_N
+        if 0 < right_N.sum() < count:
+            break
+    read, groups = states.__getitem__, list(range(count))
+    layer = choose_layer(read_by(read, phi_NF), LAYERS, right_N, groups, free=True)
+    head = HeadShape(np.zeros(WIDTH))
+    return fit_readout(read, phi_NF, right_N, groups, head, layer=layer), right_N, layer.layer
+
+
+def log_loss(made, layer, world, seed):
+    """The expected log loss of new answers."""
+    states, phi_NF, chance_N = draw(world, 2000, [seed, 0])
+    pairs = zip(placed(states[layer]), made.weights_QD, strict=True)
+    state_N = sum(state_ND @ weights_D for state_ND, weights_D in pairs)
+    c_N = np.array(
+        [
+            made.evidence.confidence(state, made.evidence.shift_of(phi))
+            for state, phi in zip(state_N, phi_NF, strict=True)
+        ]
+    )
+    return float(np.mean(-chance_N * np.log(c_N) - (1 - chance_N) * np.log(1 - c_N))), chance_N
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [20, 50, 100])
+@pytest.mark.parametrize("world", WORLDS)
+def test_few_answers_are_never_worse_than_the_base_rate_on_average(world, count):
+    gains = []
+    for seed in range(16):
+        made, right_N, layer = fitted(world, count, seed)
+        loss, chance_N = log_loss(made, layer, world, seed)
+        rate = right_N.mean()
+        base = float(np.mean(-chance_N * np.log(rate) - (1 - chance_N) * np.log(1 - rate)))
+        gains.append(base - loss)
+    print(f"{world}, {count} answers: log loss {-np.mean(gains):+.4f} against the base rate's")
+    assert np.mean(gains) > -2e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100, 300])
+def test_the_interval_of_a_fit_to_noise_holds_an_auroc_of_50(count):
+    held, values = [], []
+    for seed in range(100):
+        made, right_N, _ = fitted("nothing", count, seed)
+        value, low, high = _measure(made, right_N.tolist(), list(range(count)))["auroc"]
+        held.append(low <= 0.5 <= high)
+        values.append(value)
+    print(
+        f"{count} answers: AUROC {np.mean(values):.3f} on average, 0.5 held in {np.mean(held):.0%}"
+    )
+    assert np.mean(held) >= 0.93
+    assert np.mean(values) == pytest.approx(0.5, abs=0.02)
+
+
+def test_with_nothing_to_learn_few_answers_get_nearly_their_base_rate():
+    made, right_N, _ = fitted("nothing", 60, 0)
+    assert np.ptp(made.held_out) < 0.2
+    rate = (right_N.sum() + 0.5) / (len(right_N) + 1)
+    assert sigmoid(made.evidence.shift_of(made.evidence.center)) == pytest.approx(rate, abs=0.05)
+
+
+def test_held_out_figures_come_from_choices_that_have_not_seen_the_fold():
+    """Grades of one fold changed: its own held-out confidences stay as they are."""
+    states, phi_NF, chance_N = draw("easy", 800, 1)
+    right_N = np.random.default_rng(1).random(800) < chance_N
+    groups, head = list(range(800)), HeadShape(np.zeros(WIDTH))
+
+    def made(grades_N):
+        read = states.__getitem__
+        layer = choose_layer(read_by(read, phi_NF), LAYERS, grades_N, groups, free=True)
+        return fit_readout(read, phi_NF, grades_N, groups, head, layer=layer)
+
+    one = made(right_N)
+    other = made(np.where(one.fold_N == 2, ~right_N, right_N))
+    moved_N = np.abs(one.held_out - other.held_out)
+    assert moved_N[one.fold_N == 2].max() < 5e-3 < 0.05 < moved_N[one.fold_N != 2].mean()
