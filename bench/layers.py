@@ -15,7 +15,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sizes import METRICS, Answers, Measured, differences, ended, rows, table
+from sizes import Answers, Measured, differences, drawn, ended, rows, table
 
 from grace.engines import LAST
 from grace.engines.local.layers import blocks
@@ -51,9 +51,7 @@ def main() -> None:
     for layer, known in train.items():
         rated, name = test[layer], f"block {layer} of {count}" if layer else "the last state"
         c_N = rows(known)(rated)
-        value_R = resamples.evaluate(c_N, rated.right, rated.question.tolist(), METRICS)
-        values = np.stack([value_R[metric] for metric in METRICS], axis=1)
-        found.append(Measured(name, size, values))
+        found.append(Measured(name, size, [drawn(resamples, c_N, rated)]))
         print(f"{name}: {found[-1].cell}", flush=True)
     table(["", "ECE / Brier / AUROC"], *([one.method, one.cell] for one in found))
     table(["the last state minus", "Brier score", "AUROC"], *differences(found, size))

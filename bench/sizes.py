@@ -27,7 +27,7 @@ from grace.estimators.likelihood.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
 from grace.methods.grace.fit import fit_evidence, fit_readout
 from grace.metrics import ece
-from grace.metrics.resampling import Resamples, interval, over_seeds
+from grace.metrics.resampling import Resamples, difference
 from grace.pipeline.context import Context, open_run
 from grace.probe.features import feature_parts
 from grace.probe.rows import Array, assign_folds
@@ -224,16 +224,23 @@ def _log_sum_exp(model: Any, last_ND: Array) -> Array:
 
 
 class Measured(NamedTuple):
-    """ECE, Brier score and AUROC of a method fitted to n answers: (1 + R, 3), data, then draws."""
+    """ECE, Brier score and AUROC of a method fitted to n answers, and draws: (1 + R, 3) per run."""
 
     method: str
     answers: int
-    value_RM: Array
+    value_SRM: Sequence[Array]
 
     @property
     def cell(self) -> str:
         """The values of the data, in percent."""
-        return " / ".join(f"{100 * value:.1f}" for value in self.value_RM[0])
+        values = np.mean([value_RM[0] for value_RM in self.value_SRM], axis=0)
+        return " / ".join(f"{100 * value:.1f}" for value in values)
+
+
+def drawn(resamples: Resamples, c_N: Array, test: Any) -> Array:
+    """Return the metrics of confidences and of their resamples: (1 + R, 3)."""
+    draws = resamples.evaluate(c_N, test.right, test.question.tolist(), METRICS).values()
+    return np.stack([np.abs(d).sum(axis=1) if d.ndim > 1 else d for d in draws], axis=1)
 
 
 def measured(runs: Sequence[Parts], sizes: Sequence[int], draws: int) -> Iterator[Measured]:
@@ -246,23 +253,22 @@ def measured(runs: Sequence[Parts], sizes: Sequence[int], draws: int) -> Iterato
             for draw in range(draws if size < len(train.right) else 1):
                 chosen = np.random.default_rng([draw, size]).permutation(len(train.right))[:size]
                 c_N = METHODS[name](train.some(chosen))(test)
-                value_R = resamples.evaluate(c_N, test.right, test.question.tolist(), METRICS)
-                found.append(np.stack([value_R[metric] for metric in METRICS], axis=1))
+                found.append(drawn(resamples, c_N, test))
             means.append(np.mean(found, axis=0))
             line = {"method": name, "answers": size, "draws": [one[0].tolist() for one in found]}
             print(json.dumps(line), flush=True)
-        yield Measured(name, size, over_seeds(means))
+        yield Measured(name, size, means)
 
 
 def differences(found: Sequence[Measured], size: int) -> Iterator[list[str]]:
     """Yield GrACE minus each other method, Brier score and AUROC, with paired intervals."""
     grace, *others = [one for one in found if one.answers == size]
     for other in others:
-        gap_RM = grace.value_RM - other.value_RM
         cells = []
-        for at, metric in enumerate(METRICS[1:], 1):
-            low, high = interval(metric, gap_RM[:, at], difference=True)
-            cells.append(f"{100 * gap_RM[0, at]:+.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+        for at in range(1, len(METRICS)):
+            sides = ([value_RM[:, at] for value_RM in one.value_SRM] for one in (grace, other))
+            gap, low, high = difference(*sides)
+            cells.append(f"{100 * gap:+.1f} [{100 * low:.1f}, {100 * high:.1f}]")
         yield [other.method, *cells]
 
 

@@ -42,6 +42,7 @@ def keep(run: Path, name: str) -> Path:
     """Store what the tables need of a run's report and return the file."""
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     kept = {
+        "schema_version": report.get("schema_version", 1),
         "created": report["created"][:10],
         "hardware": report["hardware"],
         "cells": [_cell(entry, report["rows"]) for entry in report["summaries"]],
@@ -105,7 +106,7 @@ def quality(name: str, task: str, train_task: str = "") -> list[str]:
     rows = [
         [
             label(cell["estimator"]),
-            *(_marked(cell[metric]) for metric in METRICS),
+            *(_marked(cell[metric], known=_told_apart(name, metric)) for metric in METRICS),
             _percent(cell["accuracy"][0]),
             *(_cost(cell[key]) for key in COSTS),
         ]
@@ -157,7 +158,13 @@ def differences(name: str, task: str, train_task: str = "") -> list[str]:
     by = {(entry["b"], entry["metric"]): entry["values"] for entry in entries}
     others = sorted({other for other, _ in by}, key=estimator_order)
     rows = [
-        [label(other), *(_points(metric, by.get((other, metric))) for metric in METRICS)]
+        [
+            label(other),
+            *(
+                _points(by.get((other, metric)), known=_told_apart(name, metric))
+                for metric in METRICS
+            ),
+        ]
         for other in others
     ]
     return _table(["GrACE minus", "ECE", "Brier", "AUROC"], rows)
@@ -178,6 +185,11 @@ KINDS: dict[str, Callable[..., list[str]]] = {
     "brier": brier,
     "differences": differences,
 }
+
+
+def _told_apart(name: str, metric: str) -> bool:
+    """Whether a report's marks of a metric hold: those of ECE did not before version 2."""
+    return metric != "ece" or _report(name).get("schema_version", 1) > 1
 
 
 def _report(name: str) -> Entry:
@@ -205,8 +217,9 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _marked(values: Sequence[Any]) -> str:
+def _marked(values: Sequence[Any], *, known: bool) -> str:
     mean, low, high, mark = values
+    mark = mark if known else None
     shown = f"{_percent(mean)} [{_percent(low)}, {_percent(high)}]"
     return f"**{shown}**" if mark == "best" else f"{shown} =" if mark == "tied" else shown
 
@@ -219,12 +232,12 @@ def _best(values: Sequence[Any]) -> str:
     return f"**{_percent(values[0])}**" if values[3] == "best" else _percent(values[0])
 
 
-def _points(metric: str, values: Sequence[float] | None) -> str:
+def _points(values: Sequence[float] | None, *, known: bool) -> str:
     if values is None or None in values:
         return "-"
     difference, low, high = (100 * value for value in values)
     shown = f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{shown}**" if low > 0 or high < 0 else shown
+    return f"**{shown}**" if known and (low > 0 or high < 0) else shown
 
 
 def _cost(value: Any) -> str:

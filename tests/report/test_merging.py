@@ -138,7 +138,8 @@ def test_notes_settings_and_provenance_of_all_runs_are_kept():
     assert report["settings"] == {"seed": "0; 1", "train.rank": "16"}
     assert report["hardware"] == "a laptop; a processor, 2 cores"
     assert report["created"] == "2026-02-01"
-    assert report["notes"] == list(one.notes) == list(other.notes)  # what both say stands once
+    assert report["notes"][:-1] == list(one.notes) == list(other.notes)  # stands once
+    assert "one experiment" in report["notes"][-1]
 
 
 def test_examples_come_from_the_first_run_of_each_task():
@@ -203,3 +204,12 @@ def test_unusable_results_are_refused_with_the_value():
 def test_rows_of_targets_say_their_own_task():
     data = study(targets=[TargetRow(0, 0.0, 1.0, 5, 0.4, task="rivers")])
     assert checked(data)["targets"][0]["task"] == "rivers"
+
+
+def test_seeds_with_the_same_test_questions_are_said_to_be_one_experiment():
+    same = [result("grace", seed) for seed in range(3)]
+    (note,) = summarize(study(same, notes=()), resamples=20).notes
+    assert note.startswith("capitals: all 3 seeds have the same") and "one experiment" in note
+    other = [dataclasses.replace(r, ids=[f"{r.seed}-{i}" for i in r.ids]) for r in same]
+    assert summarize(study(other, notes=()), resamples=20).notes == ()
+    assert summarize(study(same[:1], notes=()), resamples=20).notes == ()

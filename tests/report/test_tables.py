@@ -3,19 +3,29 @@
 import dataclasses
 import io
 import re
+from pathlib import Path
 
 import pytest
 from made_up_study import result, study
 from rich.console import Console
 
-from grace.report import Report, from_json, merge, render_table, summarize, to_json
+from grace.errors import RunError
+from grace.report import (
+    Report,
+    checked_report,
+    from_json,
+    merge,
+    render_table,
+    summarize,
+    to_json,
+)
 from grace.report.console import console_table
-from grace.report.groups import Rated, groups
+from grace.report.groups import groups
 from grace.report.markdown import markdown
-from grace.report.names import COSTS, LABELS, estimator_order, label
+from grace.report.names import COSTS, LABELS, TRUE_ECE, estimator_order, label
 from grace.report.sentences import how_to_read, notes
 from grace.report.tables import Cell, Table, number, percent, points
-from grace.report.tables.answers import change, cost, quality, quality_table
+from grace.report.tables.answers import change, cost, detail_table, quality_table
 from grace.report.tables.votes import gain
 
 COST_FIELDS = {
@@ -169,12 +179,12 @@ def test_a_name_is_whole_on_a_wide_console_and_in_two_lines_of_whole_words_on_a_
     assert max(sum(map(bool, pair)) for pair in pairs) == most
 
 
-def test_the_console_marks_the_intervals_that_its_legend_explains(report):
+def test_the_console_shows_the_intervals_that_its_legend_explains(report):
     row = dataclasses.replace(report.rows[0], ece=0.027, interval={"ece": (0.0, 0.027)})
     alone = dataclasses.replace(report, rows=(row,), summaries=())
     out = io.StringIO()
     Console(file=out, width=80).print(render_table(alone))
-    assert "0.0-2.7†" in out.getvalue() and "† Chance alone" in out.getvalue()
+    assert "0.0-2.7" in out.getvalue() and "Chance alone" in out.getvalue()
     assert "±" not in out.getvalue()  # no table of the console has a spread
 
 
@@ -196,23 +206,29 @@ def test_the_same_answers_are_equal_not_unclear():
     assert points("accuracy", 0.0, (0.0, 0.0)).verdict == "equal"
 
 
-@pytest.mark.parametrize(
-    ("ece", "ends", "shown"),
-    [
-        (0.027, (0.0, 0.027), "[0.0, 2.7]†"),
-        (0.027, (0.0, 0.05), "[0.0, 5.0]†"),
-        (0.03, (0.01, 0.025), "[1.0, 2.5]†"),
-        (0.03, (0.01, 0.04), "[1.0, 4.0]"),
-    ],
-)
-def test_an_interval_that_does_not_surround_its_ece_is_marked_and_explained(
-    report, ece, ends, shown
-):
-    row = dataclasses.replace(report.rows[0], ece=ece, interval={"ece": ends})
-    assert quality(Rated((row,)), "ece").rest == shown
-    alone = dataclasses.replace(report, rows=(row,), summaries=())
-    assert ("† Chance alone" in " ".join(how_to_read(alone))) == ("†" in shown)
-    assert ("† chance alone" in quality_table(groups(alone)[0], ()).lead) == ("†" in shown)
+def test_one_sentence_says_what_the_interval_of_ece_is(report):
+    assert TRUE_ECE in " ".join(how_to_read(report)) and TRUE_ECE in markdown(report)
+    method = (Path(__file__).parents[2] / "docs/method.md").read_text(encoding="utf-8")
+    assert TRUE_ECE in " ".join(method.split())
+
+
+def test_the_details_say_whether_and_how_a_confidence_is_off(report):
+    table = detail_table(groups(report)[0])
+    row = report.rows[0]
+    cells = dict(zip(table.heads, next(r for r in table.rows if r[0].text == "GrACE"), strict=True))
+    slopes = [other.slope for other in report.rows if other.estimator == "grace"]
+    assert cells["slope"].text == f"{sum(slopes) / len(slopes):.2f}"
+    summary = next(entry for entry in report.summaries if entry.estimator == "grace")
+    assert cells["p"].text == f"{summary.p_calibrated:.2f}"
+    parts = row.brier_calibration + row.brier_refinement
+    assert parts == pytest.approx(row.brier, abs=2e-6)
+
+
+def test_a_report_whose_intervals_were_made_otherwise_is_refused(report, tmp_path):
+    old = to_json(report) | {"schema_version": 1}
+    with pytest.raises(RunError, match="--redo report"):
+        checked_report(old, tmp_path)
+    assert checked_report(to_json(report), tmp_path) == report
 
 
 def test_what_is_far_off_does_not_flatten_the_others():

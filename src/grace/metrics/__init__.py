@@ -14,12 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from grace.metrics.calibration import Calibration as Calibration
+from grace.metrics.calibration import calibration as calibration
 from grace.metrics.kernels import METRICS as METRICS
 from grace.metrics.kernels import Counted, metric_names
+from grace.metrics.resampling import Estimate as Estimate
 from grace.metrics.resampling import Resamples as Resamples
 from grace.metrics.resampling import bootstrap as bootstrap
-from grace.metrics.resampling import interval as interval
+from grace.metrics.resampling import difference as difference
+from grace.metrics.resampling import estimate as estimate
 from grace.metrics.resampling import over_seeds as over_seeds
+from grace.metrics.resampling import percentiles as percentiles
 from grace.metrics.samples import bin_index, check, check_questions, sort_by_confidence
 
 

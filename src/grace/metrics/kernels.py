@@ -55,23 +55,22 @@ def _brier(at: Counted) -> Floats:
     return at.mean((at.data.confidence_N - at.data.correct_N) ** 2)
 
 
-def _ece(at: Counted) -> Floats:
+def _ece_gaps(at: Counted) -> Floats:
     data = at.data
     gap_NB = np.zeros((len(data.confidence_N), data.bins))
     bin_N = bin_index(data.confidence_N, data.bins)
     gap_NB[np.arange(len(bin_N)), bin_N] = data.correct_N - data.confidence_N
-    ece_R: Floats = np.abs(at.counts_RN @ gap_NB).sum(axis=1) / at.total_R
-    return ece_R
+    gap_RB: Floats = at.counts_RN @ gap_NB / at.total_R[:, None]
+    return gap_RB
 
 
-def _adaptive_ece(at: Counted) -> Floats:
+def _adaptive_ece_gaps(at: Counted) -> Floats:
     bins = at.data.bins
     gap_RT = at.right_RT - at.n_RT * at.data.confidence_N[at.data.starts_T]
     twice_middle_RT = 2 * np.cumsum(at.n_RT, axis=1) - at.n_RT
     bin_RT = (twice_middle_RT * bins / (2 * at.total_R[:, None])).astype(np.intp)
     bin_RT = np.minimum(bin_RT, bins - 1)
-    ece_R: Floats = np.abs(scatter(bin_RT, gap_RT, bins)).sum(axis=1) / at.total_R
-    return ece_R
+    return scatter(bin_RT, gap_RT, bins) / at.total_R[:, None]
 
 
 def _auroc(at: Counted) -> Floats:
@@ -99,7 +98,7 @@ def _aurc(at: Counted) -> Floats:
     return aurc_R
 
 
-def _smooth_ece(at: Counted) -> Floats:
+def _smooth_ece_gaps(at: Counted) -> Floats:
     data = at.data
     gap_RN = at.counts_RN * (data.correct_N - data.confidence_N) / at.total_R[:, None]
     cell_N = np.minimum((data.confidence_N * GRID).astype(np.intp), GRID - 1)
@@ -112,7 +111,7 @@ def _smooth_ece(at: Counted) -> Floats:
     low_R, high_R = np.full(len(gap_RG), 1 / GRID), np.ones(len(gap_RG))
     for _ in range(16):
         width_R = (low_R + high_R) / 2
-        too_narrow_R = _smoothed(cosine_RG, width_R) > width_R
+        too_narrow_R = np.abs(_smoothed(cosine_RG, width_R)).sum(axis=1) > width_R
         low_R = np.where(too_narrow_R, width_R, low_R)
         high_R = np.where(too_narrow_R, high_R, width_R)
     return _smoothed(cosine_RG, high_R)
@@ -120,18 +119,30 @@ def _smooth_ece(at: Counted) -> Floats:
 
 def _smoothed(cosine_RG: Floats, width_R: Floats) -> Floats:
     damping_RG = np.exp(-0.5 * (np.pi * width_R[:, None] * np.arange(GRID + 1)) ** 2)
-    curve_RG = 2 * np.abs(np.fft.irfft(cosine_RG * damping_RG, n=2 * GRID, axis=1)[:, : GRID + 1])
-    area_R: Floats = curve_RG.sum(axis=1) - (curve_RG[:, 0] + curve_RG[:, -1]) / 2
-    return area_R
+    curve_RG: Floats = np.fft.irfft(cosine_RG * damping_RG, n=2 * GRID, axis=1)[:, : GRID + 1]
+    curve_RG[:, 1:-1] *= 2  # the trapezoidal rule: half the weight at both ends
+    return curve_RG
+
+
+GAPS: dict[str, Callable[[Counted], Floats]] = {
+    "ece": _ece_gaps,
+    "adaptive_ece": _adaptive_ece_gaps,
+    "smooth_ece": _smooth_ece_gaps,
+}
+"""The signed gaps of which a calibration error is the sum of sizes: (R, K)."""
+
+
+def _error(name: str) -> Callable[[Counted], Floats]:
+    return lambda at: np.abs(GAPS[name](at)).sum(axis=1)
 
 
 METRICS: dict[str, Callable[[Counted], Floats]] = {
     "accuracy": _accuracy,
-    "ece": _ece,
+    "ece": _error("ece"),
     "brier": _brier,
     "auroc": _auroc,
-    "adaptive_ece": _adaptive_ece,
-    "smooth_ece": _smooth_ece,
+    "adaptive_ece": _error("adaptive_ece"),
+    "smooth_ece": _error("smooth_ece"),
     "aurc": _aurc,
 }
 """The metrics of `evaluate`, `bootstrap` and `Resamples`, by name."""

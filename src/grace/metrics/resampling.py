@@ -1,19 +1,23 @@
-"""Bootstrap intervals: a resample is a row of counts, so no data are copied or sorted again.
+"""Intervals over questions and seeds, by one bootstrap that all results share.
+
+A resample is a row of counts, so no data are copied or sorted again. The draws of a metric are its
+values (R,); those of a calibration error are its signed gaps (R, K), whose sizes add up to it.
 
 Shapes: N responses, Q questions, R resamples (row 0 is always the data themselves), F figures,
-S seeds.
+S seeds, K gaps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
-from grace.metrics.kernels import METRICS, Counted, metric_names
+from grace.metrics.kernels import GAPS, METRICS, Counted, metric_names
 from grace.metrics.samples import Floats, check, check_questions, scatter, sort_by_confidence
 
 _CHUNK = 200_000
@@ -22,8 +26,36 @@ _CHUNK = 200_000
 LEVEL = 0.95
 """The level of every interval."""
 
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+
 SEEDS_FOR_SPREAD = 3
 """With fewer seeds their spread cannot be estimated, and intervals are over questions alone."""
+
+KNOWN = 0.5
+"""How much of what questions add to the spread over seeds is taken off it; see decision 019."""
+
+
+class Estimate(NamedTuple):
+    """A value with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
+    @property
+    def width(self) -> float:
+        """The width of the interval."""
+        return self.high - self.low
+
+    @property
+    def clear(self) -> int:
+        """The sign of a difference whose interval excludes 0, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
 
 
 class Resamples:
@@ -53,24 +85,25 @@ class Resamples:
         questions: Sequence[Hashable],
         metrics: str | Sequence[str] | None = None,
     ) -> dict[str, Floats]:
-        """Return each metric on the data (entry 0) and on every resample; nan where undefined.
+        """Return the draws of each metric: (R,) or gaps (R, K); nan where undefined.
 
         Answers to a single question say nothing of others: all their resamples are undefined.
         """
         data = sort_by_confidence(*check(confidence, correct, self._bins), self._bins)
         code_N = self._codes(questions, len(data.order_N))[data.order_N]
-        names = metric_names(metrics)
-        value_R = {name: np.full(len(self._counts_RQ), np.nan) for name in names}
+        draws: dict[str, Floats] = {}
         for rows in _blocks(len(self._counts_RQ), len(code_N)):
             counts_RN = self._counts_RQ[rows].take(code_N, axis=1).astype(np.float64)
             drawn = counts_RN.any(axis=1)  # a small part of the questions may be missed
             at = Counted(data, counts_RN if drawn.all() else counts_RN[drawn])
-            for name in names if drawn.any() else ():
-                value_R[name][rows[drawn]] = METRICS[name](at)
+            for name in metric_names(metrics) if drawn.any() else ():
+                found = (GAPS.get(name) or METRICS[name])(at)
+                empty = np.full((len(self._counts_RQ), *found.shape[1:]), np.nan)
+                draws.setdefault(name, empty)[rows[drawn]] = found
         if not np.ptp(code_N):
-            for values in value_R.values():
-                values[1:] = np.nan
-        return value_R
+            for found in draws.values():
+                found[1:] = np.nan
+        return draws
 
     def ratios(
         self, questions: Sequence[Hashable], top_FQ: Floats, bottom: Floats | None = None
@@ -105,15 +138,56 @@ class Resamples:
             ) from None
 
 
-def over_seeds(value_SR: Sequence[Floats], *, seed: int = 0) -> Floats:
+def estimate(draws_S: Sequence[Floats], *, seed: int = 0) -> Estimate:
+    """Return the mean of a metric over seeds, from the draws of each, with its interval.
+
+    A calibration error is what it is in the data, and its interval is that of the true one.
+    """
+    if draws_S[0].ndim == 2:
+        return _true_error(draws_S, seed)[0]
+    value, *ends = percentiles(over_seeds(draws_S, seed=seed))
+    return Estimate(value, *(min(max(end, 0.0), 1.0) for end in ends))
+
+
+def difference(a_S: Sequence[Floats], b_S: Sequence[Floats], *, seed: int = 0) -> Estimate:
+    """Return a metric of one side minus that of another over the same seeds and resamples.
+
+    For calibration errors the two intervals are joined as if they were independent: with answers
+    in common that is wider than needed, and keeps "clearly better" wrong in less than 2.5%.
+    Source: Zou and Donner 2008, "Construction of confidence limits about effect measures".
+    """
+    pairs = list(zip(a_S, b_S, strict=True))
+    if a_S[0].ndim == 1:
+        return percentiles(over_seeds([a_R - b_R for a_R, b_R in pairs], seed=seed))
+    if all(np.array_equal(a_RK, b_RK, equal_nan=True) for a_RK, b_RK in pairs):
+        return Estimate(0.0, 0.0, 0.0)
+    (a, a_middle), (b, b_middle) = _true_error(a_S, seed), _true_error(b_S, seed)
+    low = a_middle - b_middle - math.hypot(a_middle - a.low, b.high - b_middle)
+    high = a_middle - b_middle + math.hypot(a.high - a_middle, b_middle - b.low)
+    return Estimate(a.value - b.value, low, high)
+
+
+def percentiles(draw_R: Floats) -> Estimate:
+    """Return the value (entry 0) and the percentiles of its draws, which may be infinite.
+
+    Undefined draws are left out; everything is nan when all are.
+    """
+    drawn_R = draw_R[1:][~np.isnan(draw_R[1:])]
+    if math.isnan(draw_R[0]) or not len(drawn_R):
+        return Estimate(float(draw_R[0]), math.nan, math.nan)
+    finite = np.isfinite(drawn_R).all()  # between two draws of which one is infinite lies neither
+    ends = np.quantile(drawn_R, TAILS, method="linear" if finite else "inverted_cdf")
+    return Estimate(float(draw_R[0]), *map(float, ends))
+
+
+def over_seeds(value_SR: Sequence[Floats] | Floats, *, seed: int = 0) -> Floats:
     """Return the mean over seeds (entry 0), and draws of it over questions and seeds.
 
     Every draw resamples the questions, the same ones for all seeds; a seed that has none of them
-    is left out of its mean. With at least `SEEDS_FOR_SPREAD` seeds the draws add the error
-    of having few of them: Student's t with S - 1 degrees of freedom times the standard error over
-    seeds. (Redrawing 5 seeds as well, the textbook two-way bootstrap, understates that error: its
-    95% interval covers about 85%.) It is drawn for all figures at once, a multivariate t, so
-    that differences and other functions of several figures get the right one too.
+    is left out of its mean. With at least `SEEDS_FOR_SPREAD` seeds a draw adds the error of
+    having few of them, as far as questions do not explain it: the spread over seeds beyond what
+    resampling the questions makes of it. The whole is Student's t with Satterthwaite's degrees of
+    freedom.
 
     Args:
         value_SR: the draws of each seed, of one figure (R,) or of several (R, F). Seeds for which
@@ -123,44 +197,99 @@ def over_seeds(value_SR: Sequence[Floats], *, seed: int = 0) -> Floats:
     defined_SR = np.array([value_R for value_R in value_SR if not np.isnan(value_R[0]).any()])
     if not len(defined_SR):
         return np.full_like(value_SR[0], np.nan)
-    drawn_SR = ~np.isnan(defined_SR)
     with np.errstate(invalid="ignore"):
-        mean_R: Floats = np.where(drawn_SR, defined_SR, 0).sum(axis=0) / drawn_SR.sum(axis=0)
-    if len(defined_SR) >= SEEDS_FOR_SPREAD:
-        weights_RS = _few_seeds(len(defined_SR), len(mean_R) - 1, seed)
-        mean_R[1:] += weights_RS @ (defined_SR[:, 0] - mean_R[0])
+        mean_R: Floats = _mean(defined_SR)
+        if len(defined_SR) >= SEEDS_FOR_SPREAD:
+            mean_R[1:] = mean_R[0] + _SeedError(defined_SR, seed).added(mean_R[1:] - mean_R[0])
     return mean_R
 
 
-def _few_seeds(count: int, draws: int, seed: int) -> Floats:
-    """Return weights for the seeds' deviations: Student's t with count - 1 degrees of freedom.
+class _SeedError:
+    """The error of a mean that seeds add to that of questions; draws are the same in every call."""
 
-    For any figure, weights @ deviations is distributed as t times its standard error over seeds.
+    def __init__(self, value_SR: Floats, seed: int) -> None:
+        seeds, draws = max(len(value_SR), 2), value_SR.shape[1] - 1
+        moved_SR = value_SR[:, 1:] - value_SR[:, :1]
+        apart_S = value_SR[:, 0] - value_SR[:, 0].mean(axis=0)
+        between = (apart_S**2).sum(axis=0) / (seeds - 1)
+        within = np.nanmean(np.nansum((moved_SR - _mean(moved_SR)) ** 2, axis=0), axis=0)
+        self.variance = np.maximum(0.0, between - KNOWN * within / (seeds - 1)) / seeds
+        rng = np.random.default_rng([seed, seeds])
+        self._normal_R, self._order_R = rng.standard_normal(draws), rng.permutation(draws)
+        self._seeds, self._rng = seeds, rng
+
+    def added(self, moved_R: Floats) -> Floats:
+        """Add the error of seeds to what questions move a mean by: (R,) or (R, F)."""
+        total = np.nanvar(moved_R, axis=0) + self.variance
+        part = np.divide(self.variance, total, out=np.zeros_like(total), where=total > 0)
+        freedom = (self._seeds - 1) / np.maximum(part, 1e-4) ** 2
+        square_R = np.sort(self._rng.chisquare(freedom, moved_R.shape), axis=0) / freedom
+        normal_R = self._normal_R.reshape(-1, *(1,) * (moved_R.ndim - 1))
+        added_R: Floats = moved_R + np.sqrt(self.variance) * normal_R
+        return np.where(part > 0, added_R / np.sqrt(square_R[self._order_R]), moved_R)
+
+
+def _mean(value_SR: Floats) -> Floats:
+    """Return the mean over the seeds that a draw has."""
+    drawn_SR = ~np.isnan(value_SR)
+    mean_R: Floats = np.where(drawn_SR, value_SR, 0).sum(axis=0) / drawn_SR.sum(axis=0)
+    return mean_R
+
+
+def _true_error(gap_SRK: Sequence[Floats], seed: int) -> tuple[Estimate, float]:
+    """Return a calibration error with the true ones that make it probable, and the middle of them.
+
+    Chance adds to a calibration error, the more the smaller the true one is. So for every true
+    error t the draws say how often chance makes an error as large as the one in the data; the
+    interval holds the t for which neither tail is below 2.5%. For a smaller t every gap is moved
+    towards 0 by the same number of its standard errors, for a larger one away from it.
     """
-    rng = np.random.default_rng([seed, count])
-    normal_RS = rng.standard_normal((draws, count))
-    scale_R1 = np.sqrt(rng.chisquare(count - 1, (draws, 1)) / (count - 1))
-    return normal_RS / scale_R1 / math.sqrt(count * (count - 1))
+    defined = [gap_RK for gap_RK in gap_SRK if not np.isnan(gap_RK[0]).any()]
+    if not defined:
+        return Estimate(math.nan, math.nan, math.nan), math.nan
+    size_SR = np.array([np.abs(gap_RK).sum(axis=1) for gap_RK in defined])
+    gap_RK = np.concatenate(defined, axis=1) / len(defined)
+    value = float(np.abs(gap_RK[0]).sum())
+    kept_R = ~np.isnan(gap_RK).any(axis=1)
+    moved_RK = (gap_RK[kept_R] - gap_RK[0])[1:]
+    if not len(moved_RK):
+        return Estimate(value, math.nan, math.nan), math.nan
+    error_K, size_K = moved_RK.std(axis=0), np.abs(gap_RK[0])
+    most = float((size_K[error_K > 0] / error_K[error_K > 0]).max(initial=0.0))
+
+    def true(share: float, sign_K: Floats) -> float:
+        """The true error at which this share of draws is as large as the error in the data."""
+
+        def larger(steps: float) -> float:
+            true_K = np.maximum(size_K - steps * error_K, 0)
+            drawn_R = np.abs(true_K + sign_K * moved_RK).sum(axis=1)
+            if len(defined) >= SEEDS_FOR_SPREAD:
+                middle = drawn_R.mean()
+                drawn_R = middle + seeds.added(drawn_R - middle)
+            return float((drawn_R >= value).mean())
+
+        steps = _crossing(larger, share, most)
+        return float(np.maximum(size_K - steps * error_K, 0).sum()) if steps < most else 0.0
+
+    seeds = _SeedError(size_SR[:, kept_R], seed)
+    sign_K = np.where(gap_RK[0] < 0, -1.0, 1.0)
+    # Chance turned some signs. Gaps that move together make the largest error if all have one.
+    high = max(true(TAILS[1], sign_K), true(TAILS[1], np.ones_like(sign_K)))
+    # An error that is small even for chance: no true one is more probable than 0, so none is left.
+    least = float(np.sqrt((error_K**2).sum()))
+    found = Estimate(value, true(TAILS[0], sign_K), min(max(high, least), 1.0))
+    return found, true(0.5, sign_K)
 
 
-def interval(metric: str, value_R: Floats, *, difference: bool = False) -> tuple[float, float]:
-    """Return the 95% interval of a metric from its draws, within [0, 1] unless of a difference.
-
-    The ends are percentiles, except for ECE and its variants: noise alone raises them, in a
-    resample more than in the data, so percentiles can lie wholly above the truth. There the
-    percentiles are mirrored at the estimate (the "basic" bootstrap), which removes the rise, and
-    widened to contain the estimate. Undefined draws are left out; nan when all are.
-    Source: Davison and Hinkley 1997, section 5.2.
-    """
-    value, drawn_R = float(value_R[0]), value_R[1:]
-    drawn_R = drawn_R[~np.isnan(drawn_R)]
-    if math.isnan(value) or not len(drawn_R):
-        return math.nan, math.nan
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    low, high = (float(end) for end in np.quantile(drawn_R, tails))
-    if metric.endswith("ece"):
-        low, high = min(2 * value - high, value), max(2 * value - low, value)
-    return (low, high) if difference else (max(low, 0.0), min(high, 1.0))
+def _crossing(larger: Callable[[float], float], share: float, most: float) -> float:
+    """Return the number of steps at which a falling share is reached, `most` if it never is."""
+    if larger(most) >= share:
+        return most
+    low, high = -8.0, most
+    for _ in range(16):
+        middle = (low + high) / 2
+        low, high = (middle, high) if larger(middle) >= share else (low, middle)
+    return high
 
 
 def bootstrap(
@@ -176,13 +305,13 @@ def bootstrap(
     """Compute 95% bootstrap intervals by metric name; by default of all `METRICS`.
 
     With `questions` (one per response) whole questions are resampled, as is needed where several
-    responses answer one question. See `interval` for the kind of interval.
+    responses answer one question. See `estimate` for the kind of interval.
     """
     confidence_N, correct_N = check(confidence, correct, bins)
     ids = range(len(confidence_N)) if questions is None else questions
     drawn = Resamples(ids, resamples=resamples, seed=seed, bins=bins)
-    values = drawn.evaluate(confidence_N, correct_N, ids, metrics)
-    return {name: interval(name, value_R) for name, value_R in values.items()}
+    draws = drawn.evaluate(confidence_N, correct_N, ids, metrics)
+    return {name: estimate([found])[1:3] for name, found in draws.items()}
 
 
 def _blocks(rows: int, columns: int) -> Iterator[NDArray[np.intp]]:

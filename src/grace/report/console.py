@@ -12,7 +12,7 @@ from grace.report.names import MAIN, Cost
 from grace.report.rows import Report
 from grace.report.sentences import headlines, how_to_read, notes
 from grace.report.tables import Cell, Table
-from grace.report.tables.answers import DAGGER, cost, cost_columns, quality
+from grace.report.tables.answers import cost, cost_columns, quality
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -164,8 +164,7 @@ def _short_quality(rated: Rated, metric: str) -> Cell:
     cell, interval = quality(rated, metric), rated.interval(metric)
     if not interval or metric == "accuracy":
         return cell._replace(rest="")
-    dagger = DAGGER if cell.rest.endswith(DAGGER) else ""
-    return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval) + dagger)
+    return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval))
 
 
 def _short_cost(rated: Rated, column: Cost) -> str:

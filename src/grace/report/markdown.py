@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from grace.report.groups import groups
-from grace.report.names import DETAIL, MAIN, as_code
+from grace.report.names import DETAIL, FITTED, MAIN, as_code
 from grace.report.rows import Report
 from grace.report.sentences import headlines, how_to_read, notes, samples_saved, verdict
 from grace.report.tables import Cell, Table
@@ -41,6 +41,7 @@ def markdown(report: Report) -> str:
     ):
         lines += [f"## {table.title}", "", table.lead, "", *_table(table)]
     lines += [f"- **{c.title}**: {c.meaning}" for c in (*MAIN, *DETAIL)]
+    lines += [f"- **{title}**: {meaning}" for _, title, meaning in FITTED]
     lines += [f"- **{c.title}**: {c.meaning}" for c in costs]
     return "\n".join(lines) + "\n"
 

@@ -79,13 +79,20 @@ class Column(NamedTuple):
         return f"{self.title} (%, {'lower' if self.better < 0 else 'higher'} is better)"
 
 
+TRUE_ECE = (
+    "Chance alone raises the ECE of a finite number of answers; its interval is that of the true "
+    "ECE, without what chance adds. So an ECE can be at the upper end of its interval or above it, "
+    "and an interval from 0.0 means that the confidence may be perfectly calibrated."
+)
+"""Said wherever an ECE is shown with its interval."""
+
 MAIN = (
     Column(
         "ece",
         "ECE",
         -1,
         "mean distance between confidence and accuracy over equal-width bins; chance alone raises "
-        "it, and the interval is corrected for that",
+        "it, and the interval is that of the true one",
     ),
     Column("brier", "Brier", -1, "mean squared error of the confidence as a probability"),
     Column(
@@ -99,9 +106,34 @@ MAIN = (
 DETAIL = (
     Column("adaptive_ece", "Adaptive ECE", -1, "ECE over bins with equal numbers of answers"),
     Column("smooth_ece", "Smooth ECE", -1, "ECE without bins, with a kernel of fitted width"),
+    Column(
+        "brier_calibration",
+        "Brier: calibration",
+        -1,
+        "what calibration could take off the Brier score: the squared gaps in the bins of ECE, "
+        "less what chance adds",
+    ),
+    Column("brier_refinement", "Brier: refinement", -1, "the rest of the Brier score"),
     Column("aurc", "AURC", -1, "error rate of the k most confident answers, averaged over k"),
     Column("wqd", "WQD", 1, "AUROC among several answers to the same question"),
 )
+FITTED = (
+    (
+        "p_calibrated",
+        "p",
+        "how often a perfectly calibrated confidence would show an ECE this large; below .05 it is "
+        "not calibrated",
+    ),
+    (
+        "slope",
+        "slope",
+        "the log-odds of being right are the slope times those of the confidence, plus the offset; "
+        "1 when calibrated, less when too sure on both sides",
+    ),
+    ("offset", "offset", "0 when calibrated, less when too sure of everything"),
+)
+"""Field, title and meaning of what says whether, and how, a confidence is off; not in percent."""
+
 COMPARED = {column.metric: column.better for column in MAIN}
 """The metrics in which estimators are compared, each with its `Column.better`."""
 

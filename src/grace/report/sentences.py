@@ -9,17 +9,12 @@ from typing import NamedTuple
 
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import comparisons, groups
-from grace.report.names import BASELINE, OURS, estimator_order, label
+from grace.report.names import BASELINE, OURS, TRUE_ECE, estimator_order, label
 from grace.report.rows import Report, group_by
 from grace.report.rows.answers import Sampled, Validation
 from grace.report.tables import points
-from grace.report.tables.answers import DAGGER, change, quality
+from grace.report.tables.answers import change
 
-DAGGER_MEANING = (
-    f"{DAGGER} Chance alone raises the ECE of a finite number of answers; the interval is "
-    "corrected for that, the value is not. So the value can be at the upper end of its interval or "
-    "above it, and an interval from 0.0 means that the confidence may be perfectly calibrated."
-)
 VALIDATED = {"log_loss": "log loss", "brier": "Brier score"}
 
 
@@ -198,9 +193,7 @@ def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
     if seeds > 1:
         text += ", of the mean over seeds"
         text += "; ± is the standard deviation over seeds" * spread
-    lines = [f"{text}. ECE uses {bins} bins."]
-    if any(DAGGER in quality(r, "ece").rest for rated in tables for r in rated):
-        lines.append(DAGGER_MEANING)
+    lines = [f"{text}. ECE uses {bins} bins. {TRUE_ECE}"]
     if report.summaries and any(len(rated) > 1 for rated in tables):
         lines.append(
             "Bold: clearly the best (the paired interval of the difference excludes 0 against "

@@ -7,12 +7,17 @@ from typing import Any
 
 from grace.errors import RunError
 from grace.report.names import slug
-from grace.report.rows import Report, from_json
+from grace.report.rows import SCHEMA_VERSION, Report, from_json
 from grace.store import read_card, read_json
 
 
 def checked_report(content: Any, path: Path) -> Report:
     """Build the report of the run at `path` from the content of its report.json."""
+    if isinstance(content, dict) and content.get("schema_version") != SCHEMA_VERSION:
+        raise RunError(
+            f"{path}/report.json was written by another version of GrACE, whose intervals are not "
+            "these; make it again: --redo report"
+        )
     try:
         return from_json(Report, content)
     except TypeError:

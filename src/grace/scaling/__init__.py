@@ -18,6 +18,5 @@ from grace.scaling.pool import Pool as Pool
 from grace.scaling.replaying import BUDGETS as BUDGETS
 from grace.scaling.replaying import replay as replay
 from grace.scaling.results import Curve as Curve
-from grace.scaling.results import Estimate as Estimate
 from grace.scaling.results import Scaling as Scaling
 from grace.scaling.results import joined as joined

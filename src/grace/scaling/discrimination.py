@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from grace.metrics import Resamples, interval, over_seeds
+from grace.metrics import Estimate, Resamples, estimate
 from grace.scaling.pool import Pool
-from grace.scaling.results import Estimate
 from grace.strategies.tally import Floats
 
 
@@ -49,12 +48,10 @@ def discrimination(
     al. 2025, arXiv 2502.06233, section 5; see `grace.metrics.wqd`.
     """
     resamples = Resamples([name for part in questions for name in part])
-    drawn_D = over_seeds(
+    found = estimate(
         [
             resamples.ratios(own, part.wins_Q[None], part.pairs_Q)[:, 0]
             for own, part in zip(questions, parts, strict=True)
         ]
     )
-    if np.isnan(drawn_D[0]):
-        return None
-    return Estimate(float(drawn_D[0]), *interval("wqd", drawn_D))
+    return None if np.isnan(found.value) else found

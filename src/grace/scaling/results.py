@@ -15,30 +15,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from grace.errors import UserInputError
-from grace.metrics import Resamples, over_seeds
+from grace.metrics import Estimate, Resamples, over_seeds, percentiles
 from grace.strategies.tally import Floats
 
 Measure = Literal["accuracy", "samples", "tokens"]
 MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")
-
-
-class Estimate(NamedTuple):
-    """A mean over questions and seeds with its 95% bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def width(self) -> float:
-        """The width of the interval."""
-        return self.high - self.low
-
-
-def estimate(draw_D: Floats) -> Estimate:
-    """Return the value (entry 0) and percentiles of its draws, which may be infinite."""
-    low, high = np.quantile(draw_D[1:], [0.025, 0.975], method="inverted_cdf")
-    return Estimate(float(draw_D[0]), float(low), float(high))
 
 
 class Reach(NamedTuple):
@@ -89,8 +70,7 @@ class Curve:
 class Scaling:
     """The curves of all policies on the same orders of the same questions, of one or more seeds.
 
-    Intervals are percentiles of a bootstrap over questions and seeds; everything sees the same
-    resamples, so differences are paired.
+    Everything sees the same resamples of the questions, so differences are paired.
     """
 
     def __init__(
@@ -116,11 +96,11 @@ class Scaling:
 
     def draws(self, policy: str, budget: int, measure: Measure = "accuracy") -> Floats:
         """Return the mean over questions and seeds (entry 0) and its draws: (D,)."""
-        return self._values[1][:, *self._place(policy, budget), MEASURES.index(measure)]
+        return over_seeds(self._each_seed(policy, budget, measure)).round(12)
 
     def estimate(self, policy: str, budget: int, measure: Measure = "accuracy") -> Estimate:
         """Return a mean with its 95% interval."""
-        value, low, high = estimate(self.draws(policy, budget, measure))
+        value, low, high = percentiles(self.draws(policy, budget, measure))
         ends = {"accuracy": (0.0, 1.0), "samples": (1.0, float(budget)), "tokens": (0.0, np.inf)}
         least, most = ends[measure]
         return Estimate(value, max(low, least), min(high, most))
@@ -129,7 +109,8 @@ class Scaling:
         self, policy: str, baseline: str, budget: int, measure: Measure = "accuracy"
     ) -> Estimate:
         """Return the paired difference policy - baseline at one budget, with its 95% interval."""
-        return estimate(self.draws(policy, budget, measure) - self.draws(baseline, budget, measure))
+        sides = (self._each_seed(name, budget, measure) for name in (policy, baseline))
+        return percentiles(over_seeds(np.subtract(*sides)).round(12))
 
     def reach(self, policy: str, reference: str, budget: int) -> Reach:
         """Return how many samples a policy needs for the accuracy of another at a budget.
@@ -140,20 +121,27 @@ class Scaling:
         target_D = self.draws(reference, budget)
         spent_D = self.draws(reference, budget, "samples")
         place = self._place(policy, budget)[0]
-        curve_DBM = self._values[1][:, place]
+        curve_DBM = over_seeds(self._draws[:, :, place].reshape(*self._draws.shape[:2], -1)).round(
+            12
+        )
+        curve_DBM = curve_DBM.reshape(-1, *self._draws.shape[3:])
         needed_D = _first_reach(curve_DBM[:, :, 0], curve_DBM[:, :, 1], target_D)
         return Reach(
             accuracy=self.estimate(reference, budget),
             reference_samples=self.estimate(reference, budget, "samples"),
-            samples=estimate(needed_D),
-            saved=estimate(spent_D - needed_D),
+            samples=percentiles(needed_D),
+            saved=percentiles(spent_D - needed_D),
             reached=float(np.isfinite(needed_D[1:]).mean()),
         )
 
     def spread(self, policy: str, budget: int) -> float | None:
         """Return the standard deviation of the accuracy over seeds, None for one seed."""
-        value_S = self._values[0][:, *self._place(policy, budget), 0]
+        value_S = self._each_seed(policy, budget, "accuracy")[:, 0]
         return float(np.std(value_S, ddof=1)) if len(value_S) > 1 else None
+
+    def _each_seed(self, policy: str, budget: int, measure: Measure) -> Floats:
+        """Return the draws of each seed: (S, D)."""
+        return self._draws[:, :, *self._place(policy, budget), MEASURES.index(measure)]
 
     def _place(self, policy: str, budget: int) -> tuple[int, int]:
         if policy not in self.curves:
@@ -165,8 +153,8 @@ class Scaling:
         return list(self.curves).index(policy), self.budgets.index(budget)
 
     @cached_property
-    def _values(self) -> tuple[Floats, Floats]:
-        """The means of each seed (S, P, B, M) and the draws of the joint mean (D, P, B, M)."""
+    def _draws(self) -> Floats:
+        """The draws of each seed: (S, D, P, B, M)."""
         resamples = Resamples([question for part in self._questions for question in part])
         drawn_SDF = []
         for questions, part in zip(self._questions, self._seeds, strict=True):
@@ -176,9 +164,7 @@ class Scaling:
             top_FQ = value_PMBQ.swapaxes(1, 2).reshape(-1, value_PMBQ.shape[-1])
             drawn_SDF.append(resamples.ratios(questions, top_FQ))
         shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
-        value_SF = np.array([drawn_DF[0] for drawn_DF in drawn_SDF])
-        joint_DF = over_seeds(drawn_SDF).round(12)  # equal means are equal, however they add up
-        return value_SF.reshape(shape), joint_DF.reshape(shape)
+        return np.array([drawn_DF.reshape(shape) for drawn_DF in drawn_SDF])
 
 
 def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:

@@ -100,18 +100,16 @@ def _compare(
     questions: list[int],
 ) -> dict[str, dict[str, list[float]]]:
     """Return each metric before and after, and the difference, with the ends of its interval."""
-    from grace.metrics import Resamples, interval
+    from grace.metrics import Resamples, difference, estimate
 
     resamples = Resamples(questions)
     old, new = (resamples.evaluate(side, correct, questions, metrics) for side in (before, after))
-    change = {name: new[name] - old[name] for name in metrics}
-    return {
-        side: {
-            name: [float(v[0]), *interval(name, v, difference=side == "change")]
-            for name, v in draws.items()
-        }
-        for side, draws in (("before", old), ("after", new), ("change", change))
+    compared = {
+        "before": {name: estimate([old[name]]) for name in metrics},
+        "after": {name: estimate([new[name]]) for name in metrics},
+        "change": {name: difference([new[name]], [old[name]]) for name in metrics},
     }
+    return {side: {n: list(found) for n, found in by.items()} for side, by in compared.items()}
 
 
 def _show(compared: dict[str, dict[str, list[float]]], title: str) -> None:

@@ -18,7 +18,7 @@ function sortBy(table, at) {
 
 const latex = said => said.replace(/[\\&%$#_{}~^]/g, c => ({ "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}" })[c] ?? "\\" + c)
   .replace(/</g, "$<$").replace(/>/g, "$>$").replace(/↓/g, "$\\downarrow$").replace(/↑/g, "$\\uparrow$")
-  .replace(/→/g, "$\\to$").replace(/±/g, "$\\pm$").replace(/†/g, "$^\\dagger$").replace(/δ/g, "$\\delta$");
+  .replace(/→/g, "$\\to$").replace(/±/g, "$\\pm$").replace(/δ/g, "$\\delta$");
 
 const formats = {
   Markdown(heads, rows) {

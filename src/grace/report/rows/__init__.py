@@ -33,6 +33,7 @@ from grace.report.rows.votes import (
     SeedStrategy,
 )
 
+SCHEMA_VERSION = 2  # 1: intervals of ECE and over seeds were others (decision 019)
 Parsed = TypeVar("Parsed")
 Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)

@@ -85,6 +85,11 @@ class MetricRow(Place):
     interval: dict[str, Interval | None]
     reliability: tuple[Bar, ...]
     histogram: Histogram | None
+    p_calibrated: float | None = None  # these five: not in rows that earlier versions exported
+    slope: float | None = None
+    offset: float | None = None
+    brier_calibration: float | None = None
+    brier_refinement: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,7 @@ class Summary(Place):
     mean: dict[str, float | None]
     spread: dict[str, float | None]
     interval: dict[str, Interval | None]
+    p_calibrated: float | None
     mark: dict[str, str | None]
     to_leader: dict[str, Gap | None]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from grace import __version__
 from grace.errors import UserInputError
-from grace.metrics import METRICS, evaluate, interval, reliability, wqd
+from grace.metrics import METRICS, Calibration, calibration, estimate, evaluate, reliability, wqd
 from grace.metrics.resampling import LEVEL
 from grace.report.inputs import (
     EstimatorResult,
@@ -24,7 +24,7 @@ from grace.report.inputs import (
     setting_texts,
 )
 from grace.report.names import COMPARED, COSTS, OURS
-from grace.report.rows import Report, from_json, group_by, to_json
+from grace.report.rows import SCHEMA_VERSION, Report, from_json, group_by, to_json
 from grace.report.rows.answers import (
     Along,
     Bar,
@@ -50,13 +50,12 @@ from grace.report.summary.significance import (
 )
 from grace.report.summary.votes import replay_rows
 
-SCHEMA_VERSION = 1
 HISTOGRAM_BINS = 20
 NUM_EXAMPLES = 8
 NUM_CONFIDENT_WRONG = 5
 LONGEST_EXAMPLE = 400
 UNMEASURED = {
-    **dict.fromkeys((*METRICS, "wqd", "histogram")),
+    **dict.fromkeys((*METRICS, *Calibration._fields, "wqd", "histogram")),
     "interval": dict.fromkeys(BOOTSTRAPPED),
     "reliability": (),
 }
@@ -92,7 +91,7 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         comparisons=tuple(comparisons(trials, groups)),
         evaluation={"bins": bins, "resamples": resamples, "level": LEVEL, "seed": seed},
         settings=setting_texts(data.settings),
-        notes=tuple(data.notes),
+        notes=(*data.notes, *_seed_notes(groups)),
         validation=tuple(data.validation),
         examples=tuple(_picked(data.examples)),
         traces=tuple(_along(data.traces)),
@@ -127,10 +126,9 @@ def _measured(
     )
     return {
         **evaluate(confidence_N, correct_N, bins=bins),
+        **calibration(confidence_N, correct_N, questions or None, bins=bins)._asdict(),
         "wqd": wqd(confidence_N, correct_N, questions) if repeated else None,
-        "interval": {
-            m: or_none(interval(m, draws_R)) for m, draws_R in trials.draws(result).items()
-        },
+        "interval": {m: or_none(estimate([draws])) for m, draws in trials.draws(result).items()},
         "reliability": tuple(
             Bar(**bar._asdict()) for bar in reliability(confidence_N, correct_N, bins)
         ),
@@ -143,6 +141,20 @@ def grouped(results: Sequence[EstimatorResult]) -> dict[Place, Group]:
     ordered = sorted(results, key=lambda r: r.key)
     by_place = group_by(ordered, lambda r: (r.task, r.train_task, r.backbone))
     return {place: group_by(group, lambda r: r.estimator) for place, group in by_place.items()}
+
+
+def _seed_notes(groups: dict[Place, Group]) -> Iterator[str]:
+    """Say of each task whose seeds have the same test questions that they are one experiment."""
+    by_task = group_by(groups, lambda place: place[0])
+    for task, places in by_task.items():
+        several = [rs for place in places for rs in groups[place].values() if len(rs) > 1]
+        ids = [[{question_of(i) for i in r.ids} for r in results] for results in several]
+        if ids and all(one == seeds[0] and one for seeds in ids for one in seeds):
+            count = max(map(len, ids))
+            yield (
+                f"{task}: all {count} seeds have the same test questions. They differ in training "
+                f"and folds alone and count as one experiment, not as {count}."
+            )
 
 
 def summaries(trials: Trials, groups: dict[Place, Group]) -> Iterator[Summary]:
@@ -162,7 +174,7 @@ def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
     estimates = {m: {name: trials.estimate(group[name], m) for name in group} for m in BOOTSTRAPPED}
     marked, first = {}, {}
     for m, better in COMPARED.items():
-        means = {name: estimate.mean for name, estimate in estimates[m].items()}
+        means = {name: found.value for name, found in estimates[m].items()}
         marked[m] = marks(means, better, compare_by(m))
         first[m] = leader(means, better, compare_by(m))
     for name, results in group.items():
@@ -170,9 +182,10 @@ def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
             **_about(place),
             estimator=name,
             seeds=tuple(result.seed for result in results),
-            mean={m: estimates[m][name].mean for m in BOOTSTRAPPED},
-            spread={m: estimates[m][name].spread for m in BOOTSTRAPPED},
-            interval={m: or_none(estimates[m][name].interval) for m in BOOTSTRAPPED},
+            mean={m: estimates[m][name].value for m in BOOTSTRAPPED},
+            spread={m: trials.spread(results, m) for m in BOOTSTRAPPED},
+            interval={m: or_none(estimates[m][name]) for m in BOOTSTRAPPED},
+            p_calibrated=trials.p_calibrated(results),
             mark={m: marked[m].get(name) for m in COMPARED},
             to_leader={
                 m: Gap(estimator=top, **pair.gap())

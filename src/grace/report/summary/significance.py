@@ -14,48 +14,42 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.metrics import Resamples, interval, over_seeds
+from grace.metrics import Estimate, Resamples, calibration, difference, estimate
 from grace.report.inputs import EstimatorResult, Key
 from grace.report.names import COMPARED
 from grace.report.rows.answers import Interval
 
-BOOTSTRAPPED = (*COMPARED, "adaptive_ece", "aurc")
-"""Without smooth ECE, which searches a kernel width in every resample: ten times the work."""
+BOOTSTRAPPED = (*COMPARED, "aurc")
+"""Without adaptive and smooth ECE, whose bins and kernel move with the resample: too wide."""
+
+NOTHING = Estimate(math.nan, math.nan, math.nan)
 
 Draws = NDArray[np.float64]
 
 
-class SeedsEstimate(NamedTuple):
-    """A mean over seeds, the standard deviation over them, and the interval of the mean."""
-
-    mean: float
-    spread: float
-    interval: tuple[float, float]
-
-
 class Paired(NamedTuple):
-    """Two sides in one metric: their means over what they share, and the interval of `a - b`."""
+    """Two sides in one metric: their means over what they share, and the estimate of `a - b`."""
 
     a: float
     b: float
-    interval: tuple[float, float]
+    estimate: Estimate
     seeds: list[int]
     n: int
 
     @property
     def difference(self) -> float:
         """The mean of a minus that of b."""
-        return self.a - self.b
+        return self.estimate.value
 
     @property
-    def clear(self) -> int:
-        """The sign of the difference if its interval excludes 0, else 0."""
-        low, high = self.interval
-        return int(low > 0) - int(high < 0)
+    def interval(self) -> tuple[float, float]:
+        """The interval of the difference."""
+        return self.estimate.interval
 
     def gap(self) -> dict[str, Any]:
         """Return the fields that every row about a difference has."""
-        return {"difference": self.difference, "interval": or_none(self.interval), "n": self.n}
+        interval = or_none(self.estimate)
+        return {"difference": self.difference, "interval": interval, "n": self.n}
 
     def over_seeds(self) -> dict[str, Any]:
         """Return the fields of a row about a difference over seeds."""
@@ -73,7 +67,7 @@ class Trials:
     def __init__(
         self, results: Sequence[EstimatorResult], *, bins: int, resamples: int, seed: int
     ) -> None:
-        self._seed = seed
+        self._seed, self._bins = seed, bins
         self._draws: dict[tuple[Key, frozenset[str] | None], dict[str, Draws]] = {}
         by_task: dict[str, list[Hashable]] = {}
         for result in results:
@@ -87,7 +81,7 @@ class Trials:
     def draws(
         self, result: EstimatorResult, only: frozenset[str] | None = None
     ) -> dict[str, Draws]:
-        """Return each metric on a result (entry 0) and on its resamples."""
+        """Return the draws of each metric on a result; entry 0 is that of the data."""
         at = result.answered()
         if only is not None and len(only) < len(at):
             at = [i for i in at if result.ids[i] in only]
@@ -103,15 +97,29 @@ class Trials:
             )
         return self._draws[result.key, only]
 
-    def estimate(self, results: Sequence[EstimatorResult], metric: str) -> SeedsEstimate:
+    def estimate(self, results: Sequence[EstimatorResult], metric: str) -> Estimate:
         """Return a metric over the seeds of one estimator, nan without any confidence."""
-        value_SR = [self.draws(result)[metric] for result in results if result.answered()]
-        if not value_SR:
-            return SeedsEstimate(math.nan, math.nan, (math.nan, math.nan))
-        mean_R = over_seeds(value_SR, seed=self._seed)
-        defined = [value_R[0] for value_R in value_SR if not math.isnan(value_R[0])]
-        spread = float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan
-        return SeedsEstimate(float(mean_R[0]), spread, interval(metric, mean_R))
+        draws_S = [self.draws(result)[metric] for result in results if result.answered()]
+        return estimate(draws_S, seed=self._seed) if draws_S else NOTHING
+
+    def spread(self, results: Sequence[EstimatorResult], metric: str) -> float:
+        """Return the standard deviation of a metric over the seeds, nan below two."""
+        draws_S = [self.draws(result)[metric][0] for result in results if result.answered()]
+        values = [np.abs(d).sum() if d.ndim else d for d in draws_S if not np.isnan(d).any()]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+    def p_calibrated(self, results: Sequence[EstimatorResult]) -> float | None:
+        """Test the confidences of all seeds together for calibration; None without any."""
+        names = {result.key: _questions(result) for result in results}
+        rated = [
+            (result.confidence[at], result.correct[at], names[result.key][at])
+            for result in results
+            for at in result.answered()
+        ]
+        if not rated:
+            return None
+        confidence, correct, questions = zip(*rated, strict=True)
+        return calibration(confidence, correct, questions, bins=self._bins).p_calibrated
 
     def paired(
         self, a: Sequence[EstimatorResult], b: Sequence[EstimatorResult]
@@ -138,14 +146,12 @@ class Trials:
         n: int,
     ) -> Paired:
         both = [(a[metric], b[metric]) for a, b in sides]
-        defined = [(a, b) for a, b in both if not math.isnan(a[0] + b[0])]
+        defined = [(a, b) for a, b in both if not np.isnan(a[0] + b[0]).any()]
         if not defined:
-            return Paired(math.nan, math.nan, (math.nan, math.nan), seeds, n)
-        gap_R = over_seeds([a - b for a, b in defined], seed=self._seed)
-        mean_a, mean_b = (
-            float(np.mean([side[0] for side in values])) for values in zip(*defined, strict=True)
-        )
-        return Paired(mean_a, mean_b, interval(metric, gap_R, difference=True), seeds, n)
+            return Paired(math.nan, math.nan, NOTHING, seeds, n)
+        a_S, b_S = zip(*defined, strict=True)
+        mean_a, mean_b = (estimate(side_S, seed=self._seed).value for side_S in (a_S, b_S))
+        return Paired(mean_a, mean_b, difference(a_S, b_S, seed=self._seed), seeds, n)
 
 
 def leader(mean: Mapping[str, float], better: int, compare: Compare) -> str | None:
@@ -189,12 +195,12 @@ def marks(mean: Mapping[str, float], better: int, compare: Compare) -> dict[str,
 
 
 def _clear(pair: Paired | None) -> int:
-    return 0 if pair is None else pair.clear
+    return 0 if pair is None else pair.estimate.clear
 
 
-def or_none(interval: tuple[float, float]) -> Interval | None:
-    """Return an interval, None if it is undefined."""
-    return None if math.isnan(interval[0]) else interval
+def or_none(found: Estimate) -> Interval | None:
+    """Return the interval of an estimate, None if it is undefined."""
+    return None if math.isnan(found.low) else found.interval
 
 
 def _common(a: EstimatorResult, b: EstimatorResult) -> frozenset[str]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from grace.metrics import Estimate
 from grace.report.inputs import Replay
 from grace.report.names import BASE, BASELINE, shown_budget
 from grace.report.rows import group_by, mean_of
@@ -16,7 +17,7 @@ from grace.report.rows.votes import (
     PooledConfidence,
     SeedStrategy,
 )
-from grace.scaling import Estimate, PairWins, Scaling, discrimination, joined
+from grace.scaling import PairWins, Scaling, discrimination, joined
 
 REFERENCES = ("sc", "asc", "esc")
 """The strategies whose accuracy the others are to reach with fewer samples."""

@@ -6,14 +6,23 @@ import statistics
 from collections.abc import Sequence
 
 from grace.report.groups import Group, Rated, comparisons, groups, transfers
-from grace.report.names import ACCESS, COSTS, DETAIL, MAIN, OURS, Column, Cost, family, label
+from grace.report.names import (
+    ACCESS,
+    COSTS,
+    DETAIL,
+    FITTED,
+    MAIN,
+    OURS,
+    Column,
+    Cost,
+    family,
+    label,
+)
 from grace.report.rows import Report, mean_of
 from grace.report.rows.answers import Comparison, Transfer
 from grace.report.tables import NONE, Cell, Table, number, percent, points
 
 FAR_OFF = 6  # times the usual distance from the median: off the scale of the others
-DAGGER = "†"
-"""Follows the interval of an ECE that does not surround its value; see `how_to_read`."""
 
 MARKS = {
     "best": "clearly the best",
@@ -41,16 +50,19 @@ def quality(rated: Rated, metric: str) -> Cell:
     """Show a metric of an estimator, with its mark and its distance to the leader."""
     mean, interval = rated.mean(metric), rated.interval(metric)
     cell = percent(mean, interval, rated.spread(metric))
-    rest = cell.rest
-    if metric == "ece" and mean is not None and interval:
-        low, high = interval
-        rest += DAGGER if low <= 0 or mean >= high else ""
     mark, gap = rated.mark(metric), rated.gap(metric)
     meaning = [MARKS[mark]] if mark else []
     if gap:
         difference = points(metric, gap.difference, gap.interval).plain
         meaning.append(f"{difference} points against {label(gap.estimator)}")
-    return cell._replace(rest=rest, mark=mark, meaning="; ".join(meaning))
+    return cell._replace(mark=mark, meaning="; ".join(meaning))
+
+
+def _fitted(rated: Rated, field: str) -> Cell:
+    """Show a slope, an offset or a p-value; that of several seeds is of all of them together."""
+    own = rated.summary.p_calibrated if rated.summary and field == "p_calibrated" else None
+    value = rated.mean(field) if own is None else own
+    return Cell(NONE) if value is None else Cell(f"{value:.2f}", value=value)
 
 
 def cost(rated: Rated, column: Cost) -> Cell:
@@ -122,9 +134,7 @@ def quality_table(group: Group, costs: Sequence[Cost]) -> Table:
         cells += [_with_bar(quality(rated, c.metric), rated, c, scales[c.metric]) for c in MAIN]
         rows.append([*cells, *(cost(rated, column) for column in costs)])
     marks = {cell.mark for row in rows for cell in row}
-    dagger = any(cell.rest.endswith(DAGGER) for row in rows for cell in row)
     lead = [text for mark, text in MARKED.items() if mark in marks]
-    lead += [f"{DAGGER} chance alone raises ECE, and the interval is corrected for that"] * dagger
     return Table(
         group.title,
         "; ".join(lead)[:1].upper() + "; ".join(lead)[1:] + "." * bool(lead),
@@ -165,16 +175,30 @@ def detail_table(group: Group, costs: Sequence[Cost] = ()) -> Table:
     """Show the further metrics that any estimator of a group has, and costs."""
     shown = [c for c in DETAIL if any(r.mean(c.metric) is not None for r in group.rated)]
     rows = [
-        [Cell(r.label), *(quality(r, c.metric) for c in shown), *(cost(r, c) for c in costs)]
+        [
+            Cell(r.label),
+            *(quality(r, c.metric) for c in shown),
+            *(_fitted(r, field) for field, _, _ in FITTED),
+            *(cost(r, c) for c in costs),
+        ]
         for r in group.rated
     ]
     return Table(
         f"More metrics on {group.title}",
         "",
-        ("Estimator", *(column.heading for column in shown), *(c.title for c in costs)),
+        (
+            "Estimator",
+            *(column.heading for column in shown),
+            *(title for _, title, _ in FITTED),
+            *(c.title for c in costs),
+        ),
         rows,
         texts=1,
-        meanings={c.heading: c.meaning for c in shown} | {c.title: c.meaning for c in costs},
+        meanings={
+            **{c.heading: c.meaning for c in shown},
+            **{title: meaning for _, title, meaning in FITTED},
+            **{c.title: c.meaning for c in costs},
+        },
         ours=label(OURS),
     )
 
