@@ -6,6 +6,7 @@ import dataclasses
 import io
 
 import pytest
+from made_up_replays import made_up_replay
 from made_up_study import study
 from rich.console import Console
 
@@ -104,3 +105,20 @@ def test_rows_on_the_backbones_answers_follow_their_own_and_tokens_are_set_as_co
     text = markdown(summarize(study([result("rows", cut=1)]), resamples=10))
     assert "| `<CNF>` without evidence |" in text
     assert "<CNF>" not in text.replace("`<CNF>`", "")
+
+
+@pytest.mark.parametrize(("fitted", "ece", "warned"), [(0, 0.2, 1), (0, 0.03, 0), (0.8, 0.2, 0)])
+def test_votes_over_samples_unlike_those_of_the_fit_are_an_alarm_where_c_is_off(
+    fitted, ece, warned
+):
+    (pool,) = made_up_replay().pools
+    (rated,) = pool.confidences
+    pool = dataclasses.replace(
+        pool,
+        temperature=0.8,
+        fitted_temperature=fitted,
+        confidences=(dataclasses.replace(rated, ece=ece),),
+    )
+    lines = headlines(dataclasses.replace(MADE, validation=(), pools=(pool,)))
+    assert len(lines) == warned
+    assert all("sample.train_temperature=0.8" in line and "20.0" in line for line in lines)

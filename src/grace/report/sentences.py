@@ -26,7 +26,38 @@ def joined(names: Sequence[str]) -> str:
 # --- warnings
 
 
+MOST_OFF = 0.05
+"""An ECE of single samples beyond this, where they are unlike those of the fit, is an alarm."""
+
+
 def headlines(report: Report) -> list[str]:
+    """Return the warnings that come before every table."""
+    return [*_simpler(report), *unlike_samples(report)]
+
+
+def unlike_samples(report: Report) -> list[str]:
+    """Return a warning for votes over samples unlike those that the confidence was fitted to."""
+    lines = []
+    for place, pools in group_by(report.pools, lambda pool: pool.place).items():
+        off = [
+            rated.ece
+            for pool in pools
+            if pool.temperature != pool.fitted_temperature
+            for rated in pool.confidences
+            if rated.estimator == OURS and rated.ece is not None
+        ]
+        if off and statistics.fmean(off) > MOST_OFF:
+            drawn, fitted = pools[0].temperature, pools[0].fitted_temperature
+            lines.append(
+                f"The votes on {place[0]} are over samples at temperature {drawn:g}, of which the "
+                f"confidence has an ECE of {100 * statistics.fmean(off):.1f}: it was fitted to "
+                f"answers at {fitted:g}. For votes, fit it to such samples, in a new run with "
+                f"--set sample.train_samples=2 --set sample.train_temperature={drawn:g}"
+            )
+    return lines
+
+
+def _simpler(report: Report) -> list[str]:
     """Return a warning for each task and backbone on which a simpler estimator is better.
 
     It is better if its log loss on validation answers is smaller by more than a standard error;

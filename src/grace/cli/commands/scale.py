@@ -56,6 +56,7 @@ def scale(
     from grace.pipeline.scaling import ScaleSettings, scale_runs
     from grace.report import Report, from_json
     from grace.report.console import console_table
+    from grace.report.sentences import unlike_samples
     from grace.report.tables.votes import scaling_tables
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
@@ -66,6 +67,8 @@ def scale(
     report = from_json(Report, read_json(path / "report.json"))
     for tables in scaling_tables(report).values():
         Console().print(*map(console_table, tables))
+    for line in unlike_samples(report):
+        print(f"warning: {line}")
     print(f"every budget, paired differences: {path}/scaling.json")
     print(f"report: {path}/report.html")
 

@@ -167,7 +167,15 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
             for estimator in side.pool.confidences
         },
         pools=[
-            describe(side.pool, row_name, **context.about, seed=settings.seed, answers=side.name)
+            describe(
+                side.pool,
+                row_name,
+                **context.about,
+                seed=settings.seed,
+                answers=side.name,
+                temperature=settings.sample.draw_temperature,
+                fitted_temperature=settings.sample.train_temperature,
+            )
             for side in sides
         ],
     )

@@ -92,6 +92,9 @@ class Pooled(Sampled):
     without_answer: float
     mean_tokens: float
     confidences: tuple[PooledConfidence, ...]
+    temperature: float | None = None
+    fitted_temperature: float | None = None
+    """At which the answers were drawn that the confidence was fitted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
