@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,15 @@ from grace.cnf import Readout, clear_bias, count_rows, find_readout, set_rows
 from grace.engines.local.layers import LayerRows, mlp_output
 from grace.errors import ModelError, first_line
 from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
+
+PATTERNS = (  # of an adapter_config.json, which peft takes for regular expressions
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
+)
 
 
 def read_rows(adapter: Path) -> Tensor:
@@ -72,7 +82,7 @@ def load_adapter(
     if not rows_only and not (adapter / LORA_CONFIG).is_file():
         raise ModelError(f"{adapter} has no {LORA_CONFIG}; give a trained adapter directory")
     if not rows_only:
-        _refuse_megatron(adapter)
+        check_peft(adapter / LORA_CONFIG)
     if "rows" not in manifest:
         raise ModelError(f"{adapter} has no 'rows' in {CARD}; export the adapter again")
     rows, have = manifest["rows"], count_rows(model)
@@ -103,14 +113,22 @@ def load_adapter(
     return model.merge_and_unload() if _is_float32(model) else model
 
 
-def _refuse_megatron(adapter: Path) -> None:
-    """Refuse an adapter for Megatron, since peft would import the module that it names."""
-    config = read_object(adapter / LORA_CONFIG)
+def check_peft(file: Path) -> None:
+    """Refuse an adapter_config.json that would make peft import a module, or search forever."""
+    config = read_object(file)
     if config.get("megatron_config"):
         raise ModelError(
-            f"{adapter} is for Megatron and would import {config.get('megatron_core')!r}; use an "
+            f"{file} is for Megatron and would import {config.get('megatron_core')!r}; use an "
             "adapter that `grace` has trained"
         )
+    for name in PATTERNS:
+        found = config.get(name) or []
+        for pattern in found if isinstance(found, list | dict) else [found]:
+            if not re.fullmatch(r"[\w.-]*", str(pattern)):
+                raise ModelError(
+                    f"{file}: {name} has a regular expression ({str(pattern)[:40]!r}), whose search "
+                    "may never end; list the modules by name, or merge the adapter into its model"
+                )
 
 
 def _is_float32(model: Any) -> bool:

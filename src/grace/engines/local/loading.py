@@ -17,7 +17,7 @@ from grace.chat import with_thinking
 from grace.chat.dating import frozen_date, with_date
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
-from grace.engines.local.adapters import load_adapter, put_rows
+from grace.engines.local.adapters import check_peft, load_adapter, put_rows
 from grace.engines.local.forward import cache_argument
 from grace.engines.local.layers import LayerRows
 from grace.engines.reading import check_rows
@@ -246,7 +246,12 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
 
 
 def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: bool) -> Any:
+    from transformers.utils import find_adapter_config_file
+
     options = {"dtype": kind, "trust_remote_code": trust_remote_code}
+    with contextlib.suppress(OSError):  # transformers says below what is wrong with the model
+        if embedded := find_adapter_config_file(path):
+            check_peft(Path(embedded))
     try:
         with no_progress_bar():
             model, info = _causal_model(path, **options, output_loading_info=True)
