@@ -336,11 +336,61 @@ def test_a_file_that_is_not_there_or_something_else_is_refused(tmp_path: Path) -
 def test_a_file_that_is_cut_short_is_refused_at_any_length(tmp_path: Path, cache: Path) -> None:
     file, _, _ = write(tmp_path)
     whole = file.read_bytes()
-    start = read_header(file).data_start
+    start = data_start(file)
     for length in (4, 10, 24, 100, start // 2, start - 40, start, len(whole) - 1):
         file.write_bytes(whole[:length])
         refused(file, "is cut short")
     assert not list(cache.glob("*/tiny")) and not list(cache.glob("*/*.partial"))
+
+
+def data_start(file: Path) -> int:
+    return min(int(tensor.data_offset) for tensor in read_header(file).tensors)
+
+
+def number(value: int, size: int = 8) -> bytes:
+    return value.to_bytes(size, "little")
+
+
+def text(value: bytes) -> bytes:
+    return number(len(value)) + value
+
+
+def array(kind: int, length: int, content: bytes = b"") -> bytes:
+    return text(b"general.tags") + number(9, 4) + number(kind, 4) + number(length) + content
+
+
+HOSTILE = {
+    "a tensor of 120,000 dimensions": (1, 0, text(b"t") + number(120_000, 4) + number(3) * 120_000),
+    "2^60 values": (0, 1, array(0, 2**60)),
+    "2^60 strings": (0, 1, array(8, 2**60)),
+    "a million values of one byte": (0, 1, array(0, 2**62, bytes(2**20))),
+    "arrays in arrays": (0, 1, array(9, 1, (number(9, 4) + number(1)) * 10**5)),
+    "2^60 keys": (0, 2**60, (text(b"") + number(0, 4) + b"1") * 10**4),
+    "2^60 tensors": (2**60, 0, b""),
+    "2^62 dimensions": (1, 0, text(b"t") + number(2**32 - 1, 4)),
+    "a tensor of 2^66 elements": (1, 0, text(b"t") + number(3, 4) + number(2**22) * 3 + bytes(12)),
+    "a name of 2^63 bytes": (1, 0, number(2**63)),
+    "no UTF-8": (0, 1, text(b"\xff") + number(0, 4) + b"1"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_is_refused_after_a_bounded_number_of_reads(
+    kind: str, tmp_path: Path
+) -> None:
+    tensors, keys, content = HOSTILE[kind]
+    file = tmp_path / "hostile.gguf"
+    counts = number(tensors) + number(keys)
+    file.write_bytes(b"GGUF" + number(3, 4) + counts + content + bytes(2**20))
+    refused(file, "is cut short or damaged")
+
+
+def test_the_number_of_values_of_a_file_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _, _ = write(tmp_path)
+    monkeypatch.setattr("grace.engines.gguf.header.MOST_READS", 500)
+    refused(file, "damaged .too many values")
 
 
 @settings(max_examples=300, deadline=None)
@@ -354,7 +404,7 @@ def test_a_damaged_head_is_read_or_refused_and_nothing_else(
         model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
         tiny_gguf.write(folder / "whole.gguf", model, tokenizer)
     whole = bytearray((folder / "whole.gguf").read_bytes())
-    at = data.draw(st.integers(0, read_header(folder / "whole.gguf").data_start - 1))
+    at = data.draw(st.integers(0, data_start(folder / "whole.gguf") - 1))
     new = data.draw(st.binary(min_size=1, max_size=9))
     whole[at : at + len(new)] = new
     (folder / "damaged.gguf").write_bytes(whole)
@@ -392,7 +442,7 @@ def test_a_file_of_a_newer_format_or_with_unknown_types_is_refused(tmp_path: Pat
     name = b"output_norm.weight"
     at = whole.index(name) + len(name) + 4 + 8
     file.write_bytes(whole[:at] + (250).to_bytes(4, "little") + whole[at + 4 :])
-    refused(file, "stores output_norm.weight as type 250, which gguf .* does not know")
+    refused(file, "has a tensor of type 250, which gguf .* does not know")
 
 
 def test_nothing_is_left_of_a_file_that_was_refused(tmp_path: Path, cache: Path) -> None:

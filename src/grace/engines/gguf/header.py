@@ -1,51 +1,43 @@
-"""Read the header of a GGUF file: its metadata, and the places of its tensors.
+"""Read the header of a GGUF file with the `gguf` package: its metadata and its tensors.
 
-Every length is checked against the size of the file, so that a damaged file is refused within
-milliseconds.
-
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+The package trusts every count in the file, and would loop over 2^60 values that are not there. Here
+each read must lie within the file and their number is bounded, so that a damaged or hostile file is
+refused within seconds.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
-import struct
+import re
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from grace.errors import ModelError
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 TOKENS = "tokenizer.ggml.tokens"
-FORMATS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}  # of `struct`, by GGUF type
-STRING, ARRAY = 8, 9
-
-
-class Tensor(NamedTuple):
-    """A tensor: its GGUF name, its element count, its storage type and its offset in the data."""
-
-    name: str
-    elements: int
-    kind: int
-    offset: int
+MOST_READS = 2_500_000  # a vocabulary of 260,000 tokens with its merges takes 2,100,000
 
 
 class Header(NamedTuple):
-    """The metadata of a file, its tensors, and the offset of their data.
+    """The metadata of a file, and its tensors.
 
     Arrays in the metadata are represented by their length, except for the vocabulary's tokens.
     """
 
     metadata: dict[str, Any]
-    tensors: tuple[Tensor, ...]
-    data_start: int
+    tensors: tuple[ReaderTensor, ...]
 
     @property
     def elements(self) -> int:
         """The number of parameters in all tensors."""
-        return sum(tensor.elements for tensor in self.tensors)
+        return sum(tensor.n_elements for tensor in self.tensors)
 
     @property
     def tokens(self) -> list[str]:
@@ -65,20 +57,39 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a GGUF file."""
+    """Return the header of a GGUF file whose tensors are all there."""
     try:
         with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise ModelError(
-                    f"{path} is not a GGUF file (it does not begin with GGUF); give one, or a "
-                    "directory with config.json"
-                )
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                header = _parse(_Cursor(data), path)
+            head = file.read(8)
+        if head[:4] != MAGIC:
+            raise ModelError(
+                f"{path} is not a GGUF file (it does not begin with GGUF); give one, or a "
+                "directory with config.json"
+            )
+        number = int.from_bytes(head[4:], "little")
+        if len(head) == 8 and number not in VERSIONS:
+            raise ModelError(
+                f"{path} has GGUF version {number}, but only versions 2 and 3 are supported; "
+                "convert it again with llama.cpp"
+            )
+        header = _read(path)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (struct.error, _Damaged) as error:
-        raise ModelError(f"{path} is cut short or damaged ({error}); download it again") from None
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        if unknown := re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", str(error)):
+            raise ModelError(
+                f"{path} has a tensor of type {unknown[1]}, which gguf {version('gguf')} does not "
+                "know; update it: pip install --upgrade gguf"
+            ) from None
+        raise ModelError(
+            f"{path} is cut short or damaged ({str(error)[:100]}); download it again"
+        ) from None
+    layers = header.number(f"{header.text('general.architecture')}.block_count") or 0
+    if layers > len(header.tensors):
+        raise ModelError(
+            f"{path} announces {layers:,} layers for {len(header.tensors)} tensors; download it "
+            "again"
+        )
     if (parts := header.number("split.count") or 1) > 1:
         raise ModelError(
             f"{path} is one of {parts} parts; join them first: llama-gguf-split --merge FIRST-PART "
@@ -87,77 +98,39 @@ def read_header(path: Path) -> Header:
     return header
 
 
-class _Damaged(Exception):
-    pass
+def _read(path: Path) -> Header:
+    from gguf import GGUFReader, GGUFValueType
 
+    class Bounded(GGUFReader):
+        """Reads what lies in the file, and so many values at most."""
 
-class _Cursor:
-    """Reads little-endian values one after the other, never beyond the end of the file."""
+        reads = 0
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data = data
-        self.at = len(MAGIC)
+        def _get(
+            self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None
+        ) -> np.ndarray:
+            self.reads += 1
+            end = int(offset) + np.dtype(dtype).itemsize * int(count)
+            if self.reads > MOST_READS or end > len(self.data):
+                why = "too many values" if end <= len(self.data) else f"{end:,} bytes announced"
+                raise ValueError(f"{why} in {len(self.data):,} bytes")
+            self.data = self.data.view(np.ndarray)  # a fifth of the time of a memmap
+            found: np.ndarray = super()._get(offset, dtype, count, override_order)
+            return found
 
-    def take(self, format: str) -> Any:
-        """Return the next number."""
-        (value,) = struct.unpack_from(f"<{format}", self.data, self.at)
-        self.at += struct.calcsize(f"<{format}")
-        return value
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == GGUFValueType.ARRAY:  # of numbers: in one read, not one for each
+                kind, length = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
+                if dtype := self.gguf_scalar_to_np.get(kind[0]):
+                    self.reads += int(length[0])
+                    values = self._get(orig_offs + 12, dtype, length[0])
+                    types = [GGUFValueType.ARRAY, GGUFValueType(kind[0])]
+                    return 12 + values.nbytes, [kind, length, values], [2], types
+            return super()._get_field_parts(orig_offs, raw_type)
 
-    def skip(self, count: int) -> int:
-        """Skip `count` bytes, and return the offset where they start."""
-        start = self.at
-        if count > len(self.data) - start:
-            raise _Damaged(f"{count} bytes announced, {len(self.data) - start} left")
-        self.at += count
-        return start
-
-    def text(self) -> str:
-        """Return the next string."""
-        start = self.skip(self.take("Q"))
-        return self.data[start : self.at].decode("utf-8", errors="replace")
-
-    def value(self, kind: int, keep: bool) -> Any:
-        """Return the next value; for an array its length, or all of it if `keep` is set."""
-        if kind == STRING:
-            return self.text()
-        if kind in FORMATS:
-            return self.take(FORMATS[kind])
-        if kind != ARRAY:
-            raise _Damaged(f"a value of unknown type {kind}")
-        inner, length = self.take("I"), self.take("Q")
-        if inner in FORMATS:
-            self.skip(length * struct.calcsize(FORMATS[inner]))
-            return length
-        if inner != STRING:
-            raise _Damaged(f"an array of unknown type {inner}")
-        if keep:
-            return [self.text() for _ in range(length)]
-        for _ in range(length):
-            self.skip(self.take("Q"))
-        return length
-
-
-def _parse(cursor: _Cursor, path: Path) -> Header:
-    version = cursor.take("I")
-    if version not in VERSIONS:
-        raise ModelError(
-            f"{path} has GGUF version {version}, but only versions 2 and 3 are supported; convert "
-            "it again with llama.cpp"
-        )
-    tensor_count, metadata_count = cursor.take("Q"), cursor.take("Q")
-    metadata = {}
-    for _ in range(metadata_count):
-        key = cursor.text()
-        metadata[key] = cursor.value(cursor.take("I"), keep=key == TOKENS)
-    tensors = tuple(_tensor(cursor) for _ in range(tensor_count))
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise _Damaged(f"alignment {alignment}")
-    return Header(metadata, tensors, math.ceil(cursor.at / alignment) * alignment)
-
-
-def _tensor(cursor: _Cursor) -> Tensor:
-    name = cursor.text()
-    shape = [cursor.take("Q") for _ in range(cursor.take("I"))]
-    return Tensor(name, math.prod(shape), cursor.take("I"), cursor.take("Q"))
+    reader, metadata = Bounded(path), {}
+    for key, field in reader.fields.items():
+        is_list = field.types[0] == GGUFValueType.ARRAY
+        keep = not is_list or (key == TOKENS and field.types[-1] == GGUFValueType.STRING)
+        metadata[key] = field.contents() if keep else int(field.parts[4][0])
+    return Header(metadata, tuple(reader.tensors))

@@ -48,7 +48,6 @@ LLAMA_3 = {
 
 def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
     """Write the model of a GGUF file to the directory `out`, which is renamed to `place` later."""
-    _check_size(file, header)
     start = time.monotonic()
     _say(
         f"{file.name}: unpacking {file.stat().st_size / 1e6:,.0f} MB into "
@@ -78,7 +77,6 @@ def describe(file: Path, header: Header, out: Path) -> None:
     """Write the config and the tokenizer of a GGUF file to a directory, without its weights."""
     from transformers import AutoConfig
 
-    _check_size(file, header)
     with _loading(file) as folder:
         config = AutoConfig.from_pretrained(folder, gguf_file="model.gguf")
         tokenizer = _load_tokenizer(folder)
@@ -95,30 +93,6 @@ def _complete(file: Path, header: Header, tokenizer: Any) -> None:
 
 def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
-
-
-def _check_size(file: Path, header: Header) -> None:
-    """Refuse a file that ends before its last tensor, or has a tensor of an unknown type."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    end = header.data_start
-    for tensor in header.tensors:
-        try:
-            block, size = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.kind)]
-        except (ValueError, KeyError):
-            raise ModelError(
-                f"{file} stores {tensor.name} as type {tensor.kind}, which gguf "
-                f"{version('gguf')} does not know; update it: pip install --upgrade gguf"
-            ) from None
-        end = max(end, header.data_start + tensor.offset + tensor.elements // block * size)
-    layers = header.number(f"{header.text('general.architecture')}.block_count") or 0
-    if layers > len(header.tensors):
-        raise ModelError(
-            f"{file} announces {layers:,} layers for {len(header.tensors)} tensors; download it "
-            "again"
-        )
-    if (have := file.stat().st_size) < end:
-        raise ModelError(f"{file} is cut short: {have:,} of {end:,} bytes; download it again")
 
 
 def _minutes(header: Header) -> int:
@@ -253,7 +227,7 @@ def scale_positions(file: Path, header: Header, config: Any) -> None:
     frequencies; the settings that give these divisors are put into the config.
     """
     scaling = header.text(f"{header.text('general.architecture')}.rope.scaling.type")
-    divisors = _divisors(file, header)
+    divisors = next((tensor.data for tensor in header.tensors if tensor.name == DIVISORS), None)
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if kind != "default" or (divisors is None and scaling in (None, "none")):
         return
@@ -264,15 +238,6 @@ def scale_positions(file: Path, header: Header, config: Any) -> None:
         f"{version('transformers')} leaves out; give the model as a Hugging Face directory or Hub "
         "id"
     )
-
-
-def _divisors(file: Path, header: Header) -> np.ndarray | None:
-    """Return the divisor of each rotary frequency, None if the file has none."""
-    for tensor in header.tensors:
-        if tensor.name == DIVISORS:
-            start = header.data_start + tensor.offset
-            return np.fromfile(file, np.float32, count=tensor.elements, offset=start)
-    return None
 
 
 def _set_llama_3(config: Any, divisors: np.ndarray) -> bool:
