@@ -185,12 +185,13 @@ def test_a_score_is_the_confidence_of_the_answer(model: Model):
 
 def test_scores_do_not_depend_on_their_neighbours(model: Model):
     prompts = ["What is 1?", "What is the longest of all these questions about 2?", "3?"]
-    responses = ["one", "", "three and three"]
+    responses = ["one", " ", "three and three"]
     together = model.score(prompts, responses)
     alone = [model.score([p], [r])[0] for p, r in zip(prompts, responses, strict=True)]
     assert together == pytest.approx(alone, abs=1e-5)
-    assert all(isinstance(value, float) and 0 <= value <= 1 for value in together)
-    assert model.score([], []) == []
+    assert together[1] is None  # nothing is said, so nothing is right
+    assert all(isinstance(value, float) and 0 <= value <= 1 for value in together[::2])
+    assert model.score([], []) == [] and model.score(["A?"], ["\n\t "]) == [None]
 
 
 def test_a_question_and_its_conversation_are_the_same(model: Model):

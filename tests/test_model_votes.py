@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import zlib
 from pathlib import Path
@@ -45,6 +46,34 @@ def model(finished: Path) -> Model:
     model.sample = dataclasses.replace(model.sample, max_new_tokens=LONGEST)
     model.task = FewAnswers(model.task)  # type: ignore[assignment]
     return model
+
+
+class Silent:
+    """An engine whose samples with an even number say nothing, with a confidence of 0.99."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def generate(self, prompts: Any, sampling: Sampling, **options: Any) -> Any:
+        sure = {"text": " \n", "finish_reason": "stop", "confidence": 0.99}
+        for at, made in self.engine.generate(prompts, sampling, **options):
+            numbers = range(sampling.first_sample, sampling.first_sample + len(made))
+            pairs = zip(numbers, made, strict=True)
+            yield at, [one if number % 2 else one._replace(**sure) for number, one in pairs]
+
+
+def test_an_empty_sample_wins_no_vote(model: Model) -> None:
+    silent = copy.copy(model)
+    silent.engine = Silent(model.engine)
+    silent.task = copy.copy(model.task)
+    silent.task.answer = lambda text, choices=(): "nothing" if not text.strip() else "A"
+    for strategy in ("es", "best", "grace-sc", "sc"):
+        (decision,) = silent.vote(["What is 1?"], strategy=strategy, budget=4)
+        assert (decision.answer, decision.votes[0].answer) == ("A", None)
+        assert (decision.confidence or 0) < 0.99 and decision.votes[0].confidence is None
 
 
 @pytest.fixture(scope="module")

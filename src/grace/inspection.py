@@ -122,8 +122,9 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         text = min((sample.text.partition(stop)[0] for stop in stops), key=len, default=sample.text)
         if text == sample.text:
             return sample
-        engine = self._model.engine
-        (c,) = engine.confidences([prompt], [encode_text(engine.tokenizer, text)])
+        engine, c = self._model.engine, None
+        if text.strip():
+            (c,) = engine.confidences([prompt], [encode_text(engine.tokenizer, text)])
         return sample._replace(text=text, finish_reason="stop", confidence=c)
 
     def _output(self, samples: Sequence[Generation], read: int) -> ModelOutput:

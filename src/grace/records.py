@@ -53,7 +53,8 @@ class Generation(NamedTuple):
     log-probabilities under the softmax at temperature 1, one per token. `end_logprob` is
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is c at every step (the end step last;
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
-    response was cut (`finish_reason == "length"`) or dropped as hopeless on the way.
+    response was cut (`finish_reason == "length"`) or dropped as hopeless on the way; an empty or
+    blank response has no confidence either.
     """
 
     text: str
@@ -194,6 +195,12 @@ class Threshold:
 
 
 Row = TypeVar("Row")
+EMPTY, CUT = "the answer is empty", "the answer was cut"  # why an answer has no confidence
+
+
+def is_whole(response: Generation | Response) -> bool:
+    """Return whether a response ended and says something: no other has a confidence."""
+    return response.finish_reason == "stop" and bool(response.text.strip())
 
 
 def response_id(question_id: str, sample: int) -> str:

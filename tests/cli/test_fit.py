@@ -103,6 +103,14 @@ def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
     assert done.stdout.splitlines()[-1] == "[] True"  # nothing else; no last look for garbage
 
 
+def test_empty_answers_are_left_out(tmp_path: Path) -> None:
+    from grace.cli.commands.fit import _graded
+
+    rows = [{"question": "1?", "response": text, "correct": True} for text in ("", " \n", "one")]
+    file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
+    assert [answer.response for answer in _graded(file)] == ["one"]
+
+
 @pytest.mark.parametrize(
     "setting",
     [

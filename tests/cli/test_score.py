@@ -18,6 +18,7 @@ from pyarrow import parquet
 import grace
 import tiny_run
 from grace.model import Model
+from grace.records import EMPTY
 
 ROWS = [
     {"id": "1", "question": "What is 1?", "response": "one"},
@@ -43,7 +44,7 @@ def rows_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def expected(model: Model) -> list[float]:
+def expected(model: Model) -> list[float | None]:
     chats: list[Any] = [row.get("question") or row.get("messages") for row in ROWS]
     chats[2] = [{"role": "user", "content": "Say three."}]
     return model.score(chats, [str(row["response"]) for row in ROWS])
@@ -56,9 +57,11 @@ def test_lines_keep_their_order_and_fields_and_get_the_models_confidence(
     rows = rows_of(result.out)
     assert (result.code, result.err) == (0, "")
     for row, given in zip(rows, ROWS, strict=True):
-        assert {**row, "confidence": 0} == {**given, "confidence": 0}
+        added = {"confidence": 0} | ({} if given["response"] else {"no_confidence": EMPTY})
+        assert {**row, "confidence": 0} == {**given, **added}
         assert list(row)[: len(given)] == list(given)
     assert [row["confidence"] for row in rows] == pytest.approx(expected(model), abs=1e-5)
+    assert [row["confidence"] is None for row in rows] == [False, False, True, False, False]
 
 
 def test_unicode_is_written_as_it_is(finished: Path, file: Path, tmp_path: Path, cli: Any):

@@ -42,6 +42,16 @@ def test_a_response_goes_on_where_no_end_was_chosen_though_both_together_are_lik
     assert made.logprobs == pytest.approx((math.log(0.6), math.log(0.4)))
 
 
+def test_a_response_that_says_nothing_has_no_confidence(tokenizer: Any) -> None:
+    blank = tokenizer.encode(" ")[0]
+    ends = step(EOS, word=0.01, eos=0.01, cnf=0.98)
+    says_blank = Step(blank, -0.1, {EOS: -5.0, CNF: -0.1})
+    for steps in ([ends], [says_blank, ends]):
+        made = read(steps, READER, tokenizer)
+        assert (made.finish_reason, made.confidence) == ("stop", None)
+    assert read([step(WORD, word=0.4, eos=0.15, cnf=0.3), ends], READER, tokenizer).confidence
+
+
 def test_a_response_ends_where_an_end_was_chosen(tokenizer: Any) -> None:
     steps = [step(WORD, word=0.4, eos=0.15, cnf=0.3), step(EOS, word=0.7, eos=0.1, cnf=0.15)]
     made = read(steps, READER, tokenizer)
@@ -63,7 +73,7 @@ def test_an_end_that_only_the_engine_knows_is_an_end(tokenizer: Any) -> None:
     made = read(steps, READER, tokenizer)
     assert (made.token_ids, made.finish_reason) == ((), "stop")
     assert made.end_logprob == pytest.approx(math.log(0.8))
-    assert made.confidence == pytest.approx(0.2)
+    assert made.trace[-1] == pytest.approx(0.2)
 
 
 def test_evidence_shifts_c_by_the_tokens_before_it(tokenizer: Any) -> None:

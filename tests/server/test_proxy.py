@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+import torch
 from live_server import NAME, Live, running
 
 from fake_upstream import Behaviour, Server
@@ -72,6 +73,24 @@ def test_a_stream_says_the_same_as_the_whole(proxy: Live) -> None:
         assert choices[-1].finish_reason == whole.finish_reason
         assert choices[-1].confidence == pytest.approx(whole.confidence, abs=1e-6)
         assert chunks[-1].usage.completion_tokens > 0
+
+
+def test_an_upstream_that_ends_at_once_gives_no_confidence(
+    upstream: Server, proxy: Live, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, eos = upstream.logits, upstream.eos[0]
+
+    def logits(ids: list[int]) -> torch.Tensor:
+        found = real(ids).clone()
+        found[-1, eos] = 1e3
+        return found
+
+    monkeypatch.setattr(upstream, "logits", logits)
+    (choice,) = chat(proxy).choices
+    assert (choice.message.content, choice.finish_reason) == ("", "stop")
+    assert (choice.confidence, choice.no_confidence) == (None, "the answer is empty")
+    voted = ask(proxy, {"budget": 3})
+    assert (voted.grace["answer"], voted.choices[0].confidence) == (None, None)
 
 
 def test_grace_asks_with_the_prompt_of_the_run(proxy: Live, tiny_model: Model) -> None:

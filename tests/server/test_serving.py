@@ -20,7 +20,7 @@ from live_server import NAME, Live, running, slowed
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings, SampleSettings
 from grace.model import Model
-from grace.records import Threshold
+from grace.records import EMPTY, Threshold
 from grace.tasks import load_task
 
 QUESTION = "What is 7 and 49?"
@@ -243,6 +243,24 @@ def test_a_stop_string_ends_the_text_and_its_confidence_is_that_of_what_is_left(
     assert (last.token, math.exp(last.logprob)) == ("<CNF>", pytest.approx(expected, abs=1e-6))
     streamed = list(chat(live, max_tokens=24, stop=stop, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == left
+
+
+def test_an_empty_answer_has_no_confidence_and_says_why(live: Live) -> None:
+    (whole,) = chat(live, max_tokens=24).choices
+    everything = whole.message.content[0]
+    for stream in (False, True):
+        answer = chat(live, max_tokens=24, stop=everything, logprobs=True, stream=stream)
+        last = list(answer)[-1].choices[0] if stream else answer.choices[0]
+        assert (last.finish_reason, last.confidence) == ("stop", None)
+        assert last.no_confidence == "the answer is empty"
+    items = [{"question": QUESTION, "response": text} for text in ("", " \n", "no")]
+    status, scores = post(live, "/v1/score", {"model": NAME, "input": items})
+    assert [one["confidence"] is None for one in scores["data"]] == [True, True, False]
+    assert [one.get("no_confidence") for one in scores["data"]] == [EMPTY, EMPTY, None]
+    grace = {"threshold": 0.0}
+    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "grace": grace}
+    _, answer = post(live, "/v1/chat/completions", body | {"stop": everything, "max_tokens": 24})
+    assert answer["grace"]["abstains"]
 
 
 def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:

@@ -24,8 +24,8 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
 def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generation:
     """Return the response that the steps of one sample have chosen.
 
-    Without an end step the response was cut, and has no confidence. Without `<CNF>` it has neither
-    confidence nor trace.
+    Without an end step the response was cut, and has no confidence, like one without any text.
+    Without `<CNF>` it has neither confidence nor trace.
     """
     ended = bool(drawn) and drawn[-1].ended
     reads = reader.readout is not None
@@ -34,13 +34,15 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
     readings = [one.readings for one in drawn]
     trace = along(readings, logprobs, ends, reader.evidence) if reads else []
     tokens = tuple(one.token for one in written)
+    text = tokenizer.decode(list(tokens), skip_special_tokens=True)
+    rated = ended and reads and text.strip()
     return Generation(
-        text=tokenizer.decode(list(tokens), skip_special_tokens=True),
+        text=text,
         token_ids=tokens,
         finish_reason="stop" if ended else "length",
         logprobs=tuple(logprobs),
         end_logprob=drawn[-1].logprob if ended else None,
-        confidence=trace[0 if reader.at_prompt else -1] if ended and reads else None,
+        confidence=trace[0 if reader.at_prompt else -1] if rated else None,
         trace=tuple(trace),
     )
 

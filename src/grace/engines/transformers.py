@@ -17,7 +17,7 @@ from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
-from grace.records import Generation
+from grace.records import Generation, is_whole
 
 
 class TransformersEngine(LocalScorer):
@@ -147,7 +147,7 @@ class TransformersEngine(LocalScorer):
         responses = generations(rows, self.reader, self.tokenizer)
         if self.read_at != "feed":
             return responses
-        ended = [row for row, one in enumerate(responses) if one.finish_reason == "stop"]
+        ended = [row for row, one in enumerate(responses) if is_whole(one)]
         texts = [responses[row].token_ids for row in ended]
         confidences = self.confidences([prompts[row] for row in ended], texts)
         for row, c in zip(ended, confidences, strict=True):

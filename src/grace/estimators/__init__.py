@@ -16,7 +16,7 @@ from grace import plugins
 from grace.config import from_dict
 from grace.engines import Engine
 from grace.errors import ConfigError
-from grace.records import Message, Question, Response
+from grace.records import Message, Question, Response, is_whole
 
 Answers = Literal["base", "tuned"]
 
@@ -158,7 +158,7 @@ def of_ended(
 ) -> Fitted:
     """Make a fitted estimator of a function that rates the rows whose responses ended.
 
-    Responses that were cut off get None. `rate` is not called where none ended.
+    Responses that were cut off or are empty get None. `rate` is not called where none ended.
     """
 
     def rate_all(samples: Samples) -> Values:
@@ -172,5 +172,5 @@ def of_ended(
 
 
 def ended_rows(samples: Samples) -> Rows:
-    """Return the rows of the responses that ended, that is, were not cut off."""
-    return [i for i, r in enumerate(samples.responses) if r.finish_reason == "stop"]
+    """Return the rows of the responses that ended and say something."""
+    return [i for i, r in enumerate(samples.responses) if is_whole(r)]

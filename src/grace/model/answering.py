@@ -15,7 +15,7 @@ from grace.engines import ModelEngine, Sampling
 from grace.errors import UserInputError
 from grace.model import arguments
 from grace.model.arguments import Asked, AskOptions, Choices, VoteOptions
-from grace.model.calls import in_thread
+from grace.model.calls import in_thread, rated
 from grace.model.reply import Reply as Reply
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
@@ -221,7 +221,7 @@ class Model:
         evidence = self.engine.evidence
         return evidence is not None and evidence.trace is not None
 
-    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float]:
+    def score(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[float | None]:
         """Return the confidence of responses that you already have.
 
         Args:
@@ -230,24 +230,28 @@ class Model:
             responses: N response texts; special tokens inside them are plain text.
 
         Returns:
-            N values of P(correct) in [0, 1], each independent of the others.
+            N values of P(correct) in [0, 1], each independent of the others; None for a response
+            that is empty or blank, which is no answer.
 
         Raises:
             UserInputError: the lengths differ, or a question or a message is not text.
             ModelError: a prompt with its response is longer than the model's context.
         """
-        return self.engine.confidences(*self.encode_all(prompts, responses))
+        asked, written = self.encode_all(prompts, responses)
+        return rated(self.engine.confidences, asked, written, responses)
 
     def trace(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[float]]:
         """Return the confidence along responses (arguments as for `score`), one list each.
 
         Value k is P(correct | the question and the first k tokens), the last one that of `score`.
+        The list of a blank response is empty.
 
         Raises:
             UserInputError: as for `score`.
             ModelError: as for `score`, or the model was not trained with `train.trace`.
         """
-        return self.engine.traces(*self.encode_all(prompts, responses))
+        asked, written = self.encode_all(prompts, responses)
+        return [found or [] for found in rated(self.engine.traces, asked, written, responses)]
 
     def encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
         """Return the token ids of a question's prompt; the model is not called.

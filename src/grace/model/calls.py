@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
+
+from grace.engines import Ids
 
 if TYPE_CHECKING:
     from grace.model.answering import Model
@@ -27,6 +29,19 @@ def for_caller(model: Model, deadline: float = math.inf) -> tuple[Model, Callabl
     mine, engine = copy.copy(model), call(deadline)
     mine.engine = engine
     return mine, engine.cancel
+
+
+def rated(
+    rate: Callable[[list[Ids], list[Ids]], list[Value]],
+    prompts: Sequence[Ids],
+    responses: Sequence[Ids],
+    texts: Sequence[str],
+) -> list[Value | None]:
+    """Return what `rate` gives the responses that say something, None for the blank ones."""
+    rows = [row for row, text in enumerate(texts) if text.strip()]
+    values = rate([prompts[row] for row in rows], [responses[row] for row in rows]) if rows else []
+    found = dict(zip(rows, values, strict=True))
+    return [found.get(row) for row in range(len(texts))]
 
 
 async def in_thread(

@@ -13,7 +13,7 @@ class Reply:
 
     Attributes:
         text: the response without surrounding whitespace.
-        confidence: P(correct) in [0, 1], None if the answer was cut.
+        confidence: P(correct) in [0, 1], None if the answer was cut or is empty.
         answer: the answer as it counts in a vote (the letter, or the normalised short answer),
             None if there is none.
         finish_reason: "stop", or "length" if the answer was cut at `max_new_tokens`.
@@ -55,6 +55,7 @@ class Reply:
     def _notes(self) -> list[str]:
         notes = {
             "cut": self.finish_reason == "length",
+            "empty": not self.text,
             "abstains": self.abstains,
             "unusual": self.unusual,
         }

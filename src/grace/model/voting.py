@@ -104,9 +104,10 @@ class Ballot:
         ]
 
     def _vote(self, sample: Generation, choices: Sequence[str]) -> Vote:
-        dropped = sample.finish_reason == "dropped"
-        answer = None if dropped else self.answer(sample.text, choices)
-        return Vote(answer, sample.confidence, len(sample.token_ids), sample.text.strip())
+        nothing = sample.finish_reason == "dropped" or not sample.text.strip()
+        answer = None if nothing else self.answer(sample.text, choices)
+        c = None if nothing else sample.confidence
+        return Vote(answer, c, len(sample.token_ids), sample.text.strip())
 
     def _closed(self, decision: Decision, issued: int, issued_tokens: int) -> Decision:
         rule = self.rule

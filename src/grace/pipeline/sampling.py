@@ -13,7 +13,7 @@ from grace.estimators import Answers, Draw, Draws, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split
 from grace.progress import progress
-from grace.records import Question, Response, response_id
+from grace.records import Question, Response, is_whole, response_id
 from grace.store import Split
 
 Ids = Sequence[int]
@@ -114,9 +114,9 @@ def _rate_split(context: Context, split: Split) -> None:
 
 
 def _rated(engine: ModelEngine, samples: Samples) -> list[Response]:
-    """Return responses with the confidence that an engine gives them, None for one that was cut."""
+    """Return responses with the confidence that an engine gives them, None where there is none."""
     responses = samples.responses
-    ended = [row for row, one in enumerate(responses) if one.finish_reason == "stop"]
+    ended = [row for row, one in enumerate(responses) if is_whole(one)]
     if not is_traced(engine):
         values = dict(zip(ended, engine.confidences(*samples.token_ids(ended)), strict=True))
         return [

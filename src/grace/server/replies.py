@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from grace.records import to_json
+from grace.records import CUT, EMPTY, to_json
 from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error
 from grace.server.jobs.backends import Voted
@@ -75,6 +75,7 @@ class Envelope:
         return {
             "finish_reason": ended.finish_reason,
             "confidence": ended.confidence,
+            **without(ended),
             "calibrated": self.calibrated,
         }
 
@@ -100,6 +101,13 @@ class Envelope:
         logprobs = (_chat_logprobs if self.chat else _text_logprobs)(tokens) if tokens else None
         unfinished = {"finish_reason": None} if delta else {}
         return {"index": index, **content, "logprobs": logprobs, **unfinished}
+
+
+def without(ended: Ended) -> Json:
+    """Return why a choice has no confidence, empty if it has one."""
+    if ended.confidence is not None:
+        return {}
+    return {"no_confidence": CUT if ended.finish_reason == "length" else EMPTY}
 
 
 def usage(finished: Finished) -> Json:

@@ -40,6 +40,7 @@ class Usage(_Answer):
 
 class _Rated(_Answer):
     confidence: float | None
+    no_confidence: str | None = None
     calibrated: bool
 
 
@@ -139,6 +140,7 @@ class _ChunkChoice(_Answer):
     index: int
     finish_reason: Literal["stop", "length"] | None
     confidence: float | None = None
+    no_confidence: str | None = None
     confidence_so_far: float | None = None
     calibrated: bool | None = None
 

@@ -14,7 +14,7 @@ from grace.chat import encode_chat, encode_prompt, encode_text, refuse_longer
 from grace.engines import Sampling
 from grace.errors import UserInputError
 from grace.model.rules import answering, usual_budget
-from grace.records import Message
+from grace.records import EMPTY, Message
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
 from grace.server.jobs.backends import Backend
@@ -106,7 +106,9 @@ class Service:
         for index, (confidence, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
             self.counters.count_answer(confidence)
             calibrated = bool(body.input[index].question) or self._is_trained(prompt)
-            data.append({"index": index, "confidence": confidence, "calibrated": calibrated})
+            why = {"no_confidence": EMPTY} if confidence is None else {}
+            item = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
+            data.append(item)
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 

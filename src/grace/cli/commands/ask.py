@@ -12,7 +12,7 @@ import typer
 
 from grace.cli.options import Base, Device, Dtype, Json, ModelPath, check_traces, examples
 from grace.errors import ConfigError
-from grace.records import Decision, to_json
+from grace.records import CUT, EMPTY, Decision, to_json
 from grace.store import is_run
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
     if trace:
         print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     shown = "abstain" if reply.abstains and reply.confidence is not None else reply.text
-    line = f"{shown}   {_confidence(reply.confidence)}"
+    line = f"{shown}   {_confidence(reply.confidence, reply.text)}"
     if reply.threshold is not None:
         line += f"   ({_threshold(path, reply.threshold, reply.promise)})"
     print(line)
@@ -150,7 +150,7 @@ def _show_decision(decision: Decision, path: str, budget: int) -> None:
         return
     abstains = decision.abstains and decision.confidence is not None
     shown = "abstain" if abstains else _as_written(decision)
-    print(f"{shown}   {_confidence(decision.confidence)}   ({about})")
+    print(f"{shown}   {_confidence(decision.confidence, decision.text)}   ({about})")
 
 
 def _as_written(decision: Decision) -> str | None:
@@ -175,8 +175,10 @@ def _traced(reply: Reply, *, colour: bool) -> str:
     return f"{text}\033[0m"
 
 
-def _confidence(value: float | None) -> str:
-    return "confidence none: the answer was cut" if value is None else f"confidence {value:.2f}"
+def _confidence(value: float | None, text: str) -> str:
+    if value is None:
+        return f"confidence none: {CUT if text else EMPTY}"
+    return f"confidence {value:.2f}"
 
 
 def _threshold(path: str, threshold: float, promise: str) -> str:

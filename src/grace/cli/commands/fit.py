@@ -109,7 +109,7 @@ def fit(
 
 
 def _graded(file: Path) -> Iterator[Graded]:
-    """Yield the answers that were graded and not cut."""
+    """Yield the answers that were graded, not cut, and not empty: others have no confidence."""
     from grace.measuring import grade_in, in_any_case, keys_in
     from grace.pipeline.stages.graded import Graded
 
@@ -123,6 +123,8 @@ def _graded(file: Path) -> Iterator[Graded]:
         if fields.get("response") is None and fields.get("text") is not None:
             fields["response"] = fields["text"]  # as `grace label` calls it
         row, keys = response_row(Row(where, fields)), tuple(keys_in(fields))
+        if not row.response.strip():
+            continue
         yield Graded(row.asked, tuple(row.choices), row.response, correct, where, keys)
 
 

@@ -17,6 +17,7 @@ from grace.cli.options import Base, Device, Dtype, ModelPath, check_traces, exam
 from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
 from grace.progress import progress
+from grace.records import EMPTY
 from grace.store import writing
 from grace.store.inputs import Bad, read_rows
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from grace.model import Model
 
 
+ADDED = ("confidence", "trace", "no_confidence")  # to each line
 SAME = 0.02  # difference of two confidences of one model, in other batches or on another device
 EXAMPLES = (
     examples(
@@ -128,9 +130,11 @@ def _rate(
         ]
         if trace:
             traces = model.trace(prompts, responses)
-            ratings = [{"confidence": steps[-1], "trace": steps} for steps in traces]
+            ratings = [
+                {**_rating(steps[-1] if steps else None), "trace": steps} for steps in traces
+            ]
         else:
-            ratings = [{"confidence": value} for value in model.score(prompts, responses)]
+            ratings = [*map(_rating, model.score(prompts, responses))]
     except GraceError as error:
         if len(batch) > 1:  # find the row
             for row in batch:
@@ -142,6 +146,11 @@ def _rate(
         bad(located)
         return
     yield from zip(batch, ratings, strict=True)
+
+
+def _rating(confidence: float | None) -> dict[str, Any]:
+    """Return what is added to a row."""
+    return {"confidence": confidence, **({"no_confidence": EMPTY} if confidence is None else {})}
 
 
 def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRow]]:
@@ -197,7 +206,8 @@ def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trac
     earlier = scored["confidence"]
     ((_, rating),) = _rate(model, [row], False, None)
     found = rating["confidence"]
-    if not isinstance(earlier, int | float) or abs(found - earlier) > SAME:
+    same = isinstance(earlier, int | float) and found is not None and abs(found - earlier) <= SAME
+    if not same and not earlier is found is None:
         raise DataError(
             f"{out} has scores of another model ({row.where}: {earlier}, now {found}); "
             "name another --out, or remove this one"
@@ -205,14 +215,14 @@ def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trac
 
 
 def _kept(row: ResponseRow) -> dict[str, Any]:
-    """Return the fields of a row without a trace, which another model may have left there.
+    """Return the fields of a row without those that another model may have left there.
 
     A missing number, nan in a table, is null.
     """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.fields.items()
-        if name != "trace"
+        if name not in ADDED[1:]
     }
 
 
@@ -224,7 +234,7 @@ def _is_scored(line: bytes, row: ResponseRow) -> bool:
         return False
     if not isinstance(fields, dict) or "confidence" not in fields:
         return False
-    rating = {key: fields[key] for key in ("confidence", "trace") if key in fields}
+    rating = {key: fields[key] for key in ADDED if key in fields}
     wanted = {**_kept(row), **rating}
     return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True, default=str)
 

@@ -28,7 +28,7 @@ from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.targets import STEP
 from grace.probe.rows import labels_of
 from grace.progress import say
-from grace.records import Question, to_json
+from grace.records import Question, is_whole, to_json
 from grace.store import write_json
 from grace.tasks import title_of
 
@@ -66,13 +66,12 @@ def fit(context: Context) -> None:
     train = context.settings.train
     responses, grades = split.responses.read(), split.grades.read()
     cluster_of = {question.id: question.cluster for question in split.questions.read()}
-    # a response that was cut has no c
-    rows = [row for row, response in enumerate(responses) if response.finish_reason == "stop"]
+    rows = [row for row, response in enumerate(responses) if is_whole(response)]
     ended = [responses[row] for row in rows]
     what, cut = "training responses", len(responses) - len(rows)
     if rows and cut:
         longest = context.settings.sample.max_new_tokens
-        what += f" that end within sample.max_new_tokens={longest} ({cut} do not)"
+        what += f" that end within sample.max_new_tokens={longest}, not empty ({cut} are not so)"
     data = FitData(
         [(one.logprobs, cast(float, one.end_logprob)) for one in ended],
         labels_of([grades[row].correct for row in rows], what),

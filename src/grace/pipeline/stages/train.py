@@ -14,6 +14,7 @@ from grace.evidence import Evidence
 from grace.pipeline.context import Context
 from grace.pipeline.stages.fit import FIT, adapter_metadata
 from grace.progress import Advance, progress, say
+from grace.records import is_whole
 from grace.store import CARD, ROWS, RunDir, read_json
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _watched_steps(directory: RunDir) -> Iterator[OnStep]:
 
 
 def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
-    """Return a training example per response that was not cut."""
+    """Return a training example per response that was not cut and says something."""
     from grace.methods.paper.examples import Example
 
     return [
@@ -168,7 +169,7 @@ def _examples(samples: Samples, targets: Sequence[float]) -> list[Example]:
         for response, prompt, target in zip(
             samples.responses, samples.prompts, targets, strict=True
         )
-        if response.finish_reason == "stop"
+        if is_whole(response)
     ]
 
 

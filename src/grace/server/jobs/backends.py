@@ -13,7 +13,7 @@ from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
-from grace.model.calls import for_caller
+from grace.model.calls import for_caller, rated
 from grace.records import Message, Vote, to_json
 from grace.server.jobs.completion import (
     Choice,
@@ -225,6 +225,6 @@ class RatingJob(Job):
         """Rate all responses."""
         if self.cancelled.is_set():
             raise Cancelled
-        values = self._model.engine.confidences(*self._encoded)
+        values = rated(self._model.engine.confidences, *self._encoded, self._responses)
         tokens = sum(len(ids) for side in self._encoded for ids in side)
         self.emit(Finished(tokens, 0, values))

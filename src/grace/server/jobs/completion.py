@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A choice is complete; one that was cut at its maximum length has no confidence."""
+    """A choice is complete; one that was cut at its maximum length, or is blank, has no c."""
 
     choice: int
     finish_reason: Literal["stop", "length"]
@@ -208,8 +208,9 @@ class Choice:
             self._show(shown.text)
             self._finish("length", None)
         else:
-            self._show(shown.text, self._tokens(self._end, self._end_top, confidence))
-            self._finish("stop", confidence)
+            c = confidence if (self._text + shown.text).strip() else None
+            self._show(shown.text, self._tokens(self._end, self._end_top, c))
+            self._finish("stop", c)
 
     def end_rated(self, confidence: float) -> None:
         """End the choice before a stop string, with the confidence of the text before it."""
@@ -223,7 +224,10 @@ class Choice:
         return self._stops.add(text, last=last)
 
     def _cut(self) -> None:
-        self.to_rate = encode_text(self._engine.tokenizer, self._text)
+        if self._text.strip():
+            self.to_rate = encode_text(self._engine.tokenizer, self._text)
+        else:
+            self._finish("stop", None)
 
     def _finish(self, reason: Literal["stop", "length"], confidence: float | None) -> None:
         self._over = True
