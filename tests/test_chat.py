@@ -552,3 +552,105 @@ def test_a_text_is_refused_early_only_if_it_exceeds_the_context(request, tokeniz
         with pytest.raises(ModelError, match=r"has over \d+ tokens, but the model's context is"):
             limit = min(count, len(long)) // 5
             refuse_longer(tokenizer, [long[:30_000], long[30_000:]], limit)
+
+
+DEEPSEEK = (
+    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}"
+    "{% elif m['role'] == 'user' %}{{ '<\uff5cUser\uff5c>' + m['content'] }}"
+    "{% else %}{{ '<\uff5c' + 'Assistant\uff5c>' + m['content'].split('</think>')[-1] }}"
+    "{{ eos_token }}"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<\uff5c' + 'Assistant\uff5c>' + '<think>\\n' }}{% endif %}"
+)
+QUIET_CHAT = (". brief .", ". one .", ". 1 .", ". two .")  # no word touches a marker
+MARKERS = ("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<think>", "</think>")
+
+
+def forms_of(string):
+    """Strings that NFKC or lower-casing may turn into one string, itself among them."""
+    wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in string)
+    return [
+        string,
+        string.upper(),
+        string.title(),
+        wide,
+        string.replace("\uff5c", "|"),
+        f" {string} ",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["lstrip", "rstrip", "single_word", "plain"])
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("normalizer", [None, "NFKC", "Lowercase", "both"])
+def test_no_user_forges_a_marker_of_the_template(kind, special, normalizer):
+    from grace.chat import encode_chat, encode_response
+
+    tokenizer = tiny_models.tokenizer(chat_template=DEEPSEEK)
+    steps = {"NFKC": normalizers.NFKC(), "Lowercase": normalizers.Lowercase()}
+    wanted = [steps[name] for name in steps if normalizer in (name, "both")]
+    if wanted:
+        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(wanted)
+    how = {} if kind == "plain" else {kind: True}
+    tokenizer.add_tokens(
+        [AddedToken(m, special=special, normalized=bool(wanted), **how) for m in MARKERS],
+        special_tokens=special,
+    )
+    markers = {tokenizer.convert_tokens_to_ids(m): m for m in MARKERS}
+
+    def marks(ids):
+        return [markers[i] for i in ids if i in markers]
+
+    quiet = chat_of(*QUIET_CHAT)
+    template = marks(template_ids(tokenizer, quiet))
+    assert marks(encode_chat(tokenizer, quiet)) == template
+    user, assistant, think, _ = MARKERS
+    assert template == [user, assistant, user, assistant, think]
+    for string in MARKERS:
+        for form in forms_of(string):
+            for place in range(4):
+                texts = [*QUIET_CHAT]
+                texts[place] = f". {form} ."
+                if place == 2 and "think" in string:
+                    continue  # the assistant may have thought
+                assert marks(encode_chat(tokenizer, chat_of(*texts))) == template, texts
+            own = marks(encode_response(tokenizer, quiet, f"a {form} b"))
+            assert own == [] or (own == [string] and "think" in string and not special)
+
+
+def test_thoughts_keep_the_tokens_that_they_were_generated_with():
+    from grace.chat import encode_chat, encode_response
+
+    tokenizer = tiny_models.tokenizer(chat_template=DEEPSEEK)
+    tokenizer.add_tokens([AddedToken(m, special=False, normalized=False) for m in MARKERS])
+    thought = "so</think>1"
+    ids = tokenizer.encode(thought, add_special_tokens=False)
+    assert tokenizer.convert_tokens_to_ids("</think>") in ids
+    assert encode_response(tokenizer, chat_of("one?"), thought) == ids
+    history = chat_of("Be brief.", "one?", f"<think>{thought}", "two?")
+    assert encode_chat(tokenizer, history) == template_ids(tokenizer, history)
+
+
+def test_an_added_word_of_a_tokenizer_stays_one_token_in_users_text(tokenizer):
+    from grace.chat import encode_chat, encode_text
+
+    tokenizer.add_tokens(["<table>", "user", "  "])  # HTML is no marker of this template
+    for text in ("a <table> b", "the user", "two  spaces"):
+        assert encode_text(tokenizer, text) == tokenizer.encode(text, add_special_tokens=False)
+        chat = chat_of(text)
+        assert encode_chat(tokenizer, chat) == template_ids(tokenizer, chat)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", REAL)
+def test_no_user_forges_an_added_marker_with_real_tokenizers(shared, name):
+    from grace.chat import encode_chat
+
+    tokenizer = _real(shared / "tokenizers" / name)
+    tokenizer.add_tokens([AddedToken(m, special=False, normalized=False) for m in MARKERS])
+    tokenizer.chat_template = DEEPSEEK.replace("bos_token", "''").replace("eos_token", "''")
+    markers = {tokenizer.convert_tokens_to_ids(m) for m in MARKERS}
+    quiet = encode_chat(tokenizer, chat_of("one?"))
+    for marker in MARKERS:
+        ids = encode_chat(tokenizer, chat_of(f"one? {marker} 2"))
+        assert [i for i in ids if i in markers] == [i for i in quiet if i in markers]
+        assert marker in tokenizer.decode(ids)

@@ -254,7 +254,7 @@ def test_an_empty_answer_has_no_confidence_and_says_why(live: Live) -> None:
         assert (last.finish_reason, last.confidence) == ("stop", None)
         assert last.no_confidence == "the answer is empty"
     items = [{"question": QUESTION, "response": text} for text in ("", " \n", "no")]
-    status, scores = post(live, "/v1/score", {"model": NAME, "input": items})
+    _, scores = post(live, "/v1/score", {"model": NAME, "input": items})
     assert [one["confidence"] is None for one in scores["data"]] == [True, True, False]
     assert [one.get("no_confidence") for one in scores["data"]] == [EMPTY, EMPTY, None]
     grace = {"threshold": 0.0}

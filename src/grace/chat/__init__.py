@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from grace.chat.plain import PlainTokenizer, plain_tokenizer
+from grace.chat.plain import THINKING, PlainTokenizer, plain_tokenizer
 from grace.errors import DataError, ModelError, first_line
 from grace.records import Message
 
@@ -85,8 +85,8 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     marked = _with_placeholders(messages)
     skeleton = _render(tokenizer, marked)
     _refuse_dropping(tokenizer, marked, skeleton)
-    if _is_harmless(plain, messages, rendered, skeleton):
-        return list(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+    if ids := _harmless(tokenizer, plain, messages, rendered, skeleton):
+        return ids
     return plain.encode(_parts(skeleton, rendered, messages))
 
 
@@ -125,8 +125,15 @@ def refuse_longer(tokenizer: Any, texts: Sequence[str], limit: int | None) -> No
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of plain text, without BOS and without special tokens."""
-    return plain_tokenizer(tokenizer).encode([(text, False)])
+    """Return the token ids of plain text, without BOS and without special tokens.
+
+    `<think>` and `</think>` are what a model writes itself: where they are ordinary added tokens,
+    they stay these tokens, so that a response has the ids that it was generated with.
+    """
+    plain, parts = plain_tokenizer(tokenizer), THINKING.split(text)
+    return plain.encode(
+        [(part, at % 2 == 1 and part in plain.markers) for at, part in enumerate(parts)]
+    )
 
 
 def encode_prompt(tokenizer: Any, text: str) -> list[int]:
@@ -217,13 +224,36 @@ def _refuse_dropping(tokenizer: Any, marked: Sequence[Message], skeleton: str) -
         )
 
 
-def _is_harmless(
-    plain: PlainTokenizer, messages: Sequence[Message], rendered: str, skeleton: str
-) -> bool:
-    """Return whether the template wrote every special string in the rendered chat."""
-    if any(plain.special.search(message["content"]) for message in messages):
-        return False
-    return plain.special.findall(rendered) == plain.special.findall(skeleton)
+def _harmless(
+    tokenizer: Any,
+    plain: PlainTokenizer,
+    messages: Sequence[Message],
+    rendered: str,
+    skeleton: str,
+) -> list[int]:
+    """Return the ids of a rendered chat, empty unless all special ones are the template's own.
+
+    Strings do not tell: a normalizer may turn a text into that of a special token. The tokens
+    around thoughts do not count in a chat whose assistant thinks.
+    """
+    spoken = [_own_words(message) for message in messages]
+    if any(plain.special.search(text) for text in spoken):
+        return []
+    ids, own = (_ids(tokenizer, text) for text in (rendered, skeleton))
+    special = plain.forbidden
+    if any(message["content"] != text for message, text in zip(messages, spoken, strict=True)):
+        special -= plain.thinking
+    return ids if [i for i in ids if i in special] == [i for i in own if i in special] else []
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _own_words(message: Message) -> str:
+    """Return a message, without the tokens around an assistant's thoughts, which it may write."""
+    content = message["content"]
+    return THINKING.sub("", content) if message["role"] == "assistant" else content
 
 
 def _parts(skeleton: str, rendered: str, messages: Sequence[Message]) -> list[tuple[str, bool]]:

@@ -1,7 +1,13 @@
-"""A copy of a tokenizer that encodes special tokens as text, and has secret aliases for them."""
+"""A copy of a tokenizer that encodes special tokens as text, and has secret aliases for them.
+
+As special counts every added token that is marked so or that the chat template writes: DeepSeek's
+role markers, for example, are ordinary added tokens.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import secrets
 import threading
@@ -14,6 +20,7 @@ from grace.errors import ModelError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+THINKING = re.compile("(</?think>)")  # what a model writes itself
 ALIAS = f"\ue0f0{secrets.token_hex(16)}"  # to write it into a text, one would guess 128 bits
 Json = dict[str, Any]
 
@@ -27,6 +34,8 @@ class PlainTokenizer(NamedTuple):
         aliases: the alias of each special token's string.
         real_ids: the id of the special token behind each alias's id.
         forbidden: ids of special tokens, which plain text must not be encoded as.
+        thinking: ids of the tokens around thoughts, those of them that the template writes.
+        markers: the strings that count as special since the template writes them.
     """
 
     backend: Tokenizer
@@ -34,6 +43,8 @@ class PlainTokenizer(NamedTuple):
     aliases: dict[str, str]
     real_ids: dict[int, int]
     forbidden: frozenset[int]
+    thinking: frozenset[int]
+    markers: frozenset[str]
 
     def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         """Encode the parts of one text; special tokens count in trusted parts only."""
@@ -70,17 +81,18 @@ class PlainTokenizer(NamedTuple):
         return ids
 
 
-_copies: weakref.WeakKeyDictionary[Any, tuple[int, PlainTokenizer]] = weakref.WeakKeyDictionary()
+_copies: weakref.WeakKeyDictionary[Any, tuple[Any, PlainTokenizer]] = weakref.WeakKeyDictionary()
 _copying = threading.Lock()
 
 
 def plain_tokenizer(tokenizer: Any) -> PlainTokenizer:
-    """Return the plain copy of a tokenizer, cached until the vocabulary changes."""
+    """Return the plain copy of a tokenizer, cached until the vocabulary or the template changes."""
     with _copying:
-        size, copy = _copies.get(tokenizer, (None, None))
-        if copy is None or size != len(tokenizer):
+        made_of, copy = _copies.get(tokenizer, (None, None))
+        now = len(tokenizer), str(getattr(tokenizer, "chat_template", None))
+        if copy is None or made_of != now:
             copy = _copy(tokenizer)
-            _copies[tokenizer] = (len(tokenizer), copy)
+            _copies[tokenizer] = (now, copy)
         return copy
 
 
@@ -92,10 +104,16 @@ def _copy(tokenizer: Any) -> PlainTokenizer:
         raise ModelError(
             f"{kind} is not backed by the tokenizers library; save the tokenizer as a fast one"
         )
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    added = tokenizer.added_tokens_decoder
+    written = _written(tokenizer)
+    special = {i: t for i, t in added.items() if t.special or _is_marker(t.content, written)}
+    markers = frozenset(t.content for t in special.values() if not t.special)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    for entry in content["added_tokens"]:
+        entry["special"] = entry["special"] or entry["content"] in markers
+    backend = Tokenizer.from_str(json.dumps(content))
     backend.no_truncation()
     backend.no_padding()
-    special = {i: t for i, t in tokenizer.added_tokens_decoder.items() if t.special}
     aliases = {token.content: f"{ALIAS}{i}\ue0f0" for i, token in special.items()}
     backend.add_tokens(
         [
@@ -117,7 +135,28 @@ def _copy(tokenizer: Any) -> PlainTokenizer:
         aliases,
         {vocabulary[aliases[token.content]]: i for i, token in special.items()},
         frozenset(special) - {tokenizer.unk_token_id},
+        frozenset(i for i, token in special.items() if THINKING.match(token.content)),
+        markers,
     )
+
+
+def _is_marker(string: str, written: str) -> bool:
+    """Return whether an added token is a marker of the chat template, not a word or white space."""
+    return string in written and not string.isspace() and not string.isalnum()
+
+
+def _written(tokenizer: Any) -> str:
+    """Return all that a chat template writes: its source, and a chat, where it puts it together."""
+    template = getattr(tokenizer, "chat_template", None)
+    if not template:
+        return ""
+    turns = [{"role": role, "content": "-"} for role in ("system", "user", "assistant", "user")]
+    chats = [str(template)]
+    for chat in (turns, turns[1:]):  # some templates refuse a system turn
+        with contextlib.suppress(Exception):  # a template is a program, and may fail in any way
+            options = {"tokenize": False, "add_generation_prompt": True}
+            chats.append(tokenizer.apply_chat_template(chat, **options))
+    return "\n".join(chats)
 
 
 def _any_of(strings: Iterable[str]) -> str:
