@@ -68,7 +68,7 @@ class Silent:
 def test_an_empty_sample_wins_no_vote(model: Model) -> None:
     silent = copy.copy(model)
     silent.engine = Silent(model.engine)
-    silent.task = copy.copy(model.task)
+    silent.task = FewAnswers(model.task)  # type: ignore[assignment]
     silent.task.answer = lambda text, choices=(): "nothing" if not text.strip() else "A"
     for strategy in ("es", "best", "grace-sc", "sc"):
         (decision,) = silent.vote(["What is 1?"], strategy=strategy, budget=4)

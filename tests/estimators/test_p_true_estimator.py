@@ -57,11 +57,11 @@ def test_no_mass_on_either_verdict_is_no_value(tokenizer: Any):
     assert rate(samples([response()]), ScriptedEngine(tokenizer)) == [None]
 
 
-def test_a_cut_response_is_not_asked_about(tokenizer: Any):
+def test_a_cut_or_empty_response_is_not_asked_about(tokenizer: Any):
     engine = ScriptedEngine(tokenizer, probs=letters(tokenizer))
-    values = rate(samples([response(0, cut=True), response(1), response(2, "")]), engine)
-    assert [value is None for value in values] == [True, False, False]
-    assert len(engine.asked) == 2
+    values = rate(samples([response(0, cut=True), response(1), response(2, " ")]), engine)
+    assert [value is None for value in values] == [True, False, True]
+    assert len(engine.asked) == 1
     assert rate(samples([response(0, cut=True)]), engine) == [None]
 
 

@@ -86,10 +86,14 @@ def test_a_reply_without_a_number_counts_as_half_where_asked_for(tokenizer: Any)
     assert rate(["a", "b", "c"], engine, unparsed="half") == [0.5, 0.5, 0.4]
 
 
-def test_cut_responses_are_not_asked_about(tokenizer: Any):
+def test_cut_and_empty_responses_are_not_asked_about(tokenizer: Any):
     engine = ScriptedEngine(tokenizer, replies=["40%"])
     fitted = load_estimator("verbal").fit(Splits(NOTHING, NOTHING), engine, 0)
-    assert fitted.rate(samples([response(0, cut=True), response(1, "")])) == [None, 0.4]
+    assert fitted.rate(samples([response(0, cut=True), response(1, ""), response(2)])) == [
+        None,
+        None,
+        0.4,
+    ]
     assert len(engine.asked) == 1
 
 

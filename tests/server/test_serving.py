@@ -192,6 +192,55 @@ def test_logprobs_carry_cnf_at_every_step_and_the_confidence_at_the_last(live: L
     assert "".join(step.token for step in steps[:-1]).lstrip() == choice.message.content
 
 
+@pytest.mark.parametrize("stop", [None, "middle"])
+def test_a_client_that_drops_chunks_without_text_keeps_the_confidence(
+    live: Live, stop: str | None
+) -> None:
+    question = an_ending_question(live)
+    (whole,) = chat(live, question).choices
+    text = whole.message.content
+    options = {"stop": text[len(text) // 2 :][:2]} if stop else {}
+    (whole,) = chat(live, question, **options).choices
+    streamed = chat(live, question, stream=True, logprobs=True, top_logprobs=2, **options)
+    chunks = [chunk.choices[0] for chunk in streamed]
+    kept = [c for c in chunks if c.delta.content]
+    assert "".join(c.delta.content for c in kept) == whole.message.content
+    assert [c.confidence for c in chunks if c.finish_reason] == [
+        pytest.approx(whole.confidence, abs=1e-6)
+    ]
+    last = kept[-1].logprobs.content[-1].top_logprobs[-1]
+    assert (last.token, math.exp(last.logprob)) == ("<CNF>", pytest.approx(whole.confidence))
+    steps = [step for c in chunks if c.logprobs for step in c.logprobs.content]
+    assert len(steps) == len(
+        chat(live, question, logprobs=True, **options).choices[0].logprobs.content
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # pydantic's, of how LiteLLM uses it
+def test_litellm_keeps_the_confidence_of_a_stream(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it is fetched on import
+    litellm = pytest.importorskip("litellm", reason="pip install litellm")
+    question = an_ending_question(live)
+    (whole,) = chat(live, question).choices
+    tops = []
+    for chunk in litellm.completion(
+        model=f"openai/{NAME}",
+        api_base=f"{live.url}/v1",
+        api_key="none",
+        messages=live.model.messages(question),
+        temperature=0,
+        logprobs=True,
+        stream=True,
+    ):
+        found = getattr(chunk.choices[0], "logprobs", None)
+        steps = found["content"] if isinstance(found, dict) else getattr(found, "content", None)
+        tops += [json.loads(json.dumps(step, default=vars))["top_logprobs"] for step in steps or ()]
+    cnf = tops[-1][-1]
+    assert (cnf["token"], math.exp(cnf["logprob"])) == ("<CNF>", pytest.approx(whole.confidence))
+
+
 def test_a_stream_says_the_same_as_the_whole(live: Live) -> None:
     question = an_ending_question(live)
     (whole,) = chat(live, question).choices
@@ -257,10 +306,10 @@ def test_an_empty_answer_has_no_confidence_and_says_why(live: Live) -> None:
     _, scores = post(live, "/v1/score", {"model": NAME, "input": items})
     assert [one["confidence"] is None for one in scores["data"]] == [True, True, False]
     assert [one.get("no_confidence") for one in scores["data"]] == [EMPTY, EMPTY, None]
-    grace = {"threshold": 0.0}
+    grace = {"threshold": 0.0, "budget": 1}
     body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "grace": grace}
     _, answer = post(live, "/v1/chat/completions", body | {"stop": everything, "max_tokens": 24})
-    assert answer["grace"]["abstains"]
+    assert answer["grace"]["abstains"], answer
 
 
 def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:
@@ -350,7 +399,7 @@ def test_a_vote_is_that_of_the_model_with_every_sample(live: Live) -> None:
     assert chunks[-1].grace["samples"] == expected.samples
 
 
-@pytest.mark.parametrize("budget", [1, 2])
+@pytest.mark.parametrize("budget", [1, 4])
 def test_answers_are_read_with_the_options_of_the_question(
     budget: int, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,8 +107,8 @@ class Service:
             self.counters.count_answer(confidence)
             calibrated = bool(body.input[index].question) or self._is_trained(prompt)
             why = {"no_confidence": EMPTY} if confidence is None else {}
-            item = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
-            data.append(item)
+            score = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
+            data.append(score)
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 

@@ -101,9 +101,10 @@ def read_header(path: Path) -> Header:
 def _read(path: Path) -> Header:
     from gguf import GGUFReader, GGUFValueType
 
-    class Bounded(GGUFReader):
+    class Bounded(GGUFReader):  # type: ignore[misc]
         """Reads what lies in the file, and so many values at most."""
 
+        data: np.ndarray
         reads = 0
 
         def _get(

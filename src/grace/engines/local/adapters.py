@@ -127,7 +127,8 @@ def check_peft(file: Path) -> None:
             if not re.fullmatch(r"[\w.-]*", str(pattern)):
                 raise ModelError(
                     f"{file}: {name} has a regular expression ({str(pattern)[:40]!r}), whose "
-                    "search may never end; list the modules by name, or merge the adapter into its model"
+                    "search may never end; list the modules by name, or merge the adapter into "
+                    "its model"
                 )
 
 

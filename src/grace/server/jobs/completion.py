@@ -159,6 +159,7 @@ class Choice:
         self._first_c = 0.0  # c at the first step
         self._end: Drawn | None = None
         self._end_top: Top = ()
+        self._held: Piece | None = None
         self._over = False
 
     def add(self, drawn: Drawn, top: Top) -> bool:
@@ -231,13 +232,30 @@ class Choice:
 
     def _finish(self, reason: Literal["stop", "length"], confidence: float | None) -> None:
         self._over = True
+        if self._held is not None:
+            self._job.show(self._held)
         tokens = self._tokens_drawn + (self._end is not None)
         self._job.end(Ended(self._number, reason, confidence), tokens)
 
     def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
+        """Show new text and tokens; with tokens, the last text waits for those without a text.
+
+        Some clients drop chunks without text, and c stands in that of the end.
+        """
         self._text += text
-        if text or tokens:
-            self._job.show(Piece(self._number, text, tokens, so_far))
+        held, self._held = self._held, None
+        if held is not None and not text:
+            text, tokens = held.text, (*held.tokens, *tokens)
+            so_far = held.so_far if so_far is None else so_far
+        elif held is not None:
+            self._job.show(held)
+        if not text and not tokens:
+            return
+        piece = Piece(self._number, text, tokens, so_far)
+        if self._job.params.top is None:
+            self._job.show(piece)
+        else:
+            self._held = piece
 
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         """Return the token of a step if the request asks for tokens."""
