@@ -35,6 +35,13 @@ def one_thread() -> None:
         _one_thread()
 
 
+@pytest.fixture(autouse=True)
+def no_second_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not ask a server again which model it has, in tests that count its requests."""
+    if remote := sys.modules.get("grace.engines.http.remote"):
+        monkeypatch.setattr(remote, "CHECK_S", 1e9)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def figures() -> Iterator[None]:
     """Draw no figures; where they are what is tested, a fixture of this name does nothing."""

@@ -31,6 +31,7 @@ class Behaviour:
     raw_logits: bool = False
     parent: str | None = None  # of a LoRA
     root: str = "/somewhere"
+    says_model: str = ""  # in its answers
     context: int | None = 256
     max_chunk: int = 1  # steps per event of a stream
     step_s: float = 0.0
@@ -194,7 +195,8 @@ class Handler(BaseHTTPRequestHandler):
                 if behaviour.fails == "ends":
                     self.wfile.write(b"data: [DONE]\n\n")
                 return
-            self._event({"object": "text_completion", "choices": [{"index": 0, **part}]})
+            says = {"model": behaviour.says_model} if behaviour.says_model else {}
+            self._event({"object": "text_completion", "choices": [{"index": 0, **part}], **says})
         self._event({"object": "text_completion", "choices": [], "usage": {}})
         self.wfile.write(b"data: [DONE]\n\n")
 

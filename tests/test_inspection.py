@@ -29,6 +29,10 @@ def test_a_question_is_answered_with_the_confidence_of_ask(finished: Path) -> No
     found = answer(finished / "run", "Who wrote Middlemarch?", ask=True)
     assert found.completion == wanted.text
     assert found.metadata["confidence"] == pytest.approx(wanted.confidence, abs=1e-6)
+    assert (
+        found.metadata["calibrated"]
+        and not answer(finished / "run", "Hello").metadata["calibrated"]
+    )
     assert found.stop_reason == {"stop": "stop", "length": "max_tokens"}[wanted.finish_reason]
 
 

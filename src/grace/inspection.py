@@ -113,7 +113,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         with self._turn:
             ((_, samples),) = model.engine.generate([prompt], sampling)
             samples = [self._cut(prompt, one, config.stop_seqs or ()) for one in samples]
-        return self._output(samples, len(prompt))
+        return self._output(samples, len(prompt), model.is_trained_on(chat))
 
     def _cut(self, prompt: Sequence[int], sample: Generation, stops: Sequence[str]) -> Generation:
         """Return a sample up to the first stop string, with the confidence of that text."""
@@ -127,7 +127,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
             (c,) = engine.confidences([prompt], [encode_text(engine.tokenizer, text)])
         return sample._replace(text=text, finish_reason="stop", confidence=c)
 
-    def _output(self, samples: Sequence[Generation], read: int) -> ModelOutput:
+    def _output(self, samples: Sequence[Generation], read: int, calibrated: bool) -> ModelOutput:
         written = sum(len(one.token_ids) + (one.finish_reason == "stop") for one in samples)
         confidences = [one.confidence for one in samples]
         return ModelOutput(
@@ -140,5 +140,9 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
                 for one in samples
             ],
             usage=ModelUsage(input_tokens=read, output_tokens=written, total_tokens=read + written),
-            metadata={"confidence": confidences[0], "confidences": confidences},
+            metadata={
+                "confidence": confidences[0],
+                "confidences": confidences,
+                "calibrated": calibrated,  # the prompt is that of the training run
+            },
         )

@@ -249,6 +249,44 @@ def test_a_busy_upstream_that_asks_for_more_time_than_is_left_is_a_503_at_once(
     assert len(behaviour.requests) == 2
 
 
+def test_no_upstream_asks_a_client_to_wait_forever(proxy: Live, behaviour: Behaviour) -> None:
+    behaviour.busy, behaviour.retry_after = 10, "9" * 400
+    status, _, headers = post(proxy, "/v1/completions", {"model": NAME, "prompt": "a"})
+    assert (status, headers["retry-after"]) == (503, "3600")
+
+
+def test_chunks_of_another_model_are_refused(proxy: Live, behaviour: Behaviour) -> None:
+    body = {"model": NAME, "prompt": "a", "max_tokens": 2}
+    behaviour.says_model = "served"
+    assert post(proxy, "/v1/completions", body)[0] == 200
+    behaviour.says_model = "another"
+    status, answer, _ = post(proxy, "/v1/completions", body)
+    assert (status, answer["error"]["code"]) == (502, "upstream_malformed")
+    assert "another model" in answer["error"]["message"]
+
+
+def test_an_upstream_that_restarts_with_other_weights_is_noticed(
+    upstream: Server, proxy: Live, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"model": NAME, "prompt": "a", "max_tokens": 2}
+    score = {"model": NAME, "input": [{"question": "q", "response": "x"}]}
+    asked = [("/v1/completions", body), ("/v1/score", score)]
+    monkeypatch.setattr("grace.engines.http.remote.CHECK_S", 0.0)
+    assert [post(proxy, *one)[0] for one in asked] == [200, 200]
+    real = upstream.logits
+    with monkeypatch.context() as restarted:
+        restarted.setattr(upstream, "logits", lambda ids: real(ids).flip(-1))
+        for one in asked:
+            status, answer, _ = post(proxy, *one)
+            assert (status, answer["error"]["code"]) == (501, "upstream_unsupported")
+            assert "has another model than when it was first asked" in answer["error"]["message"]
+    assert [post(proxy, *one)[0] for one in asked] == [200, 200]  # the right one is back
+    monkeypatch.setattr("grace.engines.http.remote.CHECK_S", 1e9)
+    before = len(behaviour.requests)
+    assert post(proxy, "/v1/completions", body)[0] == 200
+    assert len(behaviour.requests) == before + 1  # it is not asked again for every request
+
+
 @pytest.mark.parametrize("fails", ["html", "json"])
 def test_what_is_sent_in_place_of_a_stream_is_malformed(
     proxy: Live, behaviour: Behaviour, fails: str

@@ -397,6 +397,8 @@ def test_a_vote_is_that_of_the_model_with_every_sample(live: Live) -> None:
     seen = [c.grace["vote"]["text"] for c in chunks if c.model_extra.get("grace", {}).get("vote")]
     assert seen == [vote.text for vote in expected.votes]
     assert chunks[-1].grace["samples"] == expected.samples
+    assert chunks[0].choices[0].delta.role == "assistant"  # as every stream begins
+    assert [c.choices[0].delta.role for c in chunks if c.choices][1:] == [None, None]
 
 
 @pytest.mark.parametrize("budget", [1, 4])
@@ -513,8 +515,11 @@ def test_a_request_imports_nothing(
             body = {"model": NAME, "messages": user, "grace": {"budget": 2, "strategy": name}}
             status, answer = post(server, "/v1/chat/completions", body)
             assert (status, answer["error"]["param"]) == (400, "grace.strategy")
-        body["grace"] = {"budget": 2, "strategy": "planted_here"}
-        assert post(server, "/v1/chat/completions", body)[0] == 400
+        for name in ("planted_here", "ess", "grace-ess,threshold=1"):
+            body["grace"] = {"budget": 2, "strategy": name}
+            status, answer = post(server, "/v1/chat/completions", body)
+            assert (status, answer["error"]["param"]) == (400, "grace.strategy")
+            assert "module:" not in answer["error"]["message"]
     assert "planted_here" not in sys.modules
 
 

@@ -26,6 +26,7 @@ from grace.tasks import Task
 from grace.tasks.prompts import conversation
 
 Prompt = str | Sequence[Message]
+MARK = "\ue0f2"  # stands for the question in the prompt of the training run
 
 
 class Model:
@@ -253,6 +254,25 @@ class Model:
         asked, written = self.encode_all(prompts, responses)
         return [found or [] for found in rated(self.engine.traces, asked, written, responses)]
 
+    @functools.cached_property
+    def trained_prompt(self) -> list[Message]:
+        """The prompt of the training run with `MARK` for a question; empty for multiple choice."""
+        try:
+            return self.messages(MARK)
+        except UserInputError:  # no question without options
+            return []
+
+    def is_trained_on(self, messages: Sequence[Message]) -> bool:
+        """Return whether messages are a question with the prompt of the training run.
+
+        For no other prompt is the confidence calibrated.
+        """
+        own = self.trained_prompt
+        return bool(own) and len(messages) == len(own) and all(
+            one["role"] == its["role"] and _fits(one["content"], its["content"])
+            for one, its in zip(messages, own, strict=True)
+        )  # fmt: skip
+
     def encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
         """Return the token ids of a question's prompt; the model is not called.
 
@@ -320,3 +340,12 @@ class Model:
     @functools.cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(getattr(self.engine, "max_in_flight", 1), "grace-model")
+
+
+def _fits(text: str, own: str) -> bool:
+    """Return whether a text is the training run's own, with some question in place of the mark."""
+    before, mark, after = own.partition(MARK)
+    if not mark:
+        return text == own
+    inside = len(text) - len(before) - len(after)
+    return inside > 0 and text.startswith(before) and text.endswith(after)

@@ -192,8 +192,9 @@ class Answer:
 
     def _chunks(self, event: Any, usage_wanted: bool) -> Iterator[Json]:
         envelope = self._envelope
-        if isinstance(event, Piece | Ended) and envelope.chat and event.choice not in self._pieces:
-            yield envelope.opening(event.choice)
+        choice = 0 if isinstance(event, Voted) else getattr(event, "choice", None)
+        if envelope.chat and choice is not None and choice not in self._pieces:
+            yield envelope.opening(choice)
         self._take(event)
         if isinstance(event, Piece):
             yield envelope.piece(self._from_first_character(event))
@@ -218,8 +219,8 @@ class Answer:
         return piece._replace(text=text)
 
     def _take(self, event: Any) -> None:
-        if isinstance(event, Piece | Ended):
-            self._pieces.setdefault(event.choice, [])
+        if isinstance(event, Piece | Ended | Voted):
+            self._pieces.setdefault(0 if isinstance(event, Voted) else event.choice, [])
         if isinstance(event, Piece):
             self._pieces[event.choice].append(event)
         elif isinstance(event, Ended):

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from grace import plugins
 from grace.answers import LETTERS
 from grace.errors import UserInputError
 from grace.records import Message
+from grace.strategies.policies import DROPPING
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -130,8 +132,10 @@ class GraceOptions(_Strict):
     @field_validator("strategy")
     @classmethod
     def _built_in(cls, name: str | None) -> str | None:
-        """Refuse `module:NAME`: a request must not import anything."""
-        if name is not None and ":" in name:
+        """Refuse `module:NAME`, without offering it: a request must not import anything."""
+        plain = (name or "es").partition(",")[0].lower()
+        rule = plain.rpartition("-")[2]
+        if plain not in DROPPING and rule not in plugins.find("grace.strategies"):
             raise ValueError(f"{name!r} is no built-in strategy; use es, grace-sc, asc, esc or sc")
         return name
 

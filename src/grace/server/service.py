@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SEEDS = 2**31
-MARK = "\ue0f2"  # stands for the question in the prompt of the training run
 MAX_CHOICES = 64  # samples of one request: `n` for every prompt, or the budget of a vote
 MAX_ITEMS = 256  # responses of one `/v1/score`
 
@@ -43,10 +42,6 @@ class Service:
         self.model, self.settings = model, settings
         self.backend = Backend(model, settings)
         self.line = Line(self.backend, settings.timeout_s)
-        try:
-            self._trained = model.messages(MARK)
-        except UserInputError:  # multiple choice: no question without options
-            self._trained = []
         encode_text(model.engine.tokenizer, "")  # copies the tokenizer now, not in a request
         self.counters = Counters(lambda: len(self.backend.queue.waiting))
 
@@ -105,7 +100,7 @@ class Service:
         data = []
         for index, (confidence, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
             self.counters.count_answer(confidence)
-            calibrated = bool(body.input[index].question) or self._is_trained(prompt)
+            calibrated = bool(body.input[index].question) or self.model.is_trained_on(prompt)
             why = {"no_confidence": EMPTY} if confidence is None else {}
             score = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
             data.append(score)
@@ -118,20 +113,13 @@ class Service:
         The confidence is calibrated if the model reads the prompt of the training run.
         """
         messages = body.chat
-        calibrated = self._is_trained(messages)
+        calibrated = self.model.is_trained_on(messages)
         alone = len(messages) == 1 and messages[0]["role"] == "user"
-        if alone and self._trained and body.grace is None and not calibrated:
+        if alone and self.model.trained_prompt and body.grace is None and not calibrated:
             messages, calibrated = self.model.messages(messages[0]["content"]), True
         job = self._completion(body, lambda: [self._encode(messages)], body.temperature, body.top_p)
         envelope = Envelope(True, self.settings.name, calibrated=calibrated)
         return await self._answer(body, request, job, envelope)
-
-    def _is_trained(self, messages: Sequence[Message]) -> bool:
-        """Return whether messages are a question with the prompt of the training run."""
-        return bool(self._trained) and len(messages) == len(self._trained) and all(
-            message["role"] == own["role"] and _fits(message["content"], own["content"])
-            for message, own in zip(messages, self._trained, strict=True)
-        )  # fmt: skip
 
     def _completion(
         self,
@@ -260,12 +248,3 @@ def _check_vote(body: ChatRequest, options: GraceOptions, budget: int) -> None:
 
 def _refused(param: str, message: str) -> ApiError:
     return ApiError(400, message, param=param)
-
-
-def _fits(text: str, own: str) -> bool:
-    """Return whether a text is the training run's own, with some question in place of the mark."""
-    before, mark, after = own.partition(MARK)
-    if not mark:
-        return text == own
-    inside = len(text) - len(before) - len(after)
-    return inside > 0 and text.startswith(before) and text.endswith(after)

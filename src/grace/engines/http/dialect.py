@@ -7,6 +7,7 @@ hardly ever among them.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from grace.engines.reading import Reader, Step
 
 PREFIX = "token_id:"
 NO_LOGPROB = "the upstream sent a value that is no log-probability"
+MOST = 1.01  # that probabilities may sum to: log-probabilities are rounded
 ROUNDING = 1e-3  # how far rounding may put a log-probability above 0
 
 
@@ -121,6 +123,11 @@ def checked_steps(steps: list[Step], reason: Any, requested: Ids) -> list[Step]:
             raise UpstreamError(
                 f"the upstream did not list ids {missing} although it was asked for them; it may "
                 "decode speculatively, so that c cannot be read",
+                "malformed",
+            )
+        if (total := math.fsum(math.exp(value) for value in step.listed.values())) > MOST:
+            raise UpstreamError(
+                f"the upstream listed probabilities that sum to {total:.3f}, not to 1 at most",
                 "malformed",
             )
     if reason == "stop" and steps:

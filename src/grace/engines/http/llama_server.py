@@ -39,6 +39,7 @@ class LlamaServer(Remote):
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
         """Yield the steps of one sample, one request each; closing this stops the requests."""
+        await self.check()
         context, sampling = list(request.prompt), request.sampling
         random, banned = np.random.default_rng(request.seed), list(self.reader.banned)
         for _ in range(sampling.max_new_tokens):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,13 @@ from grace.cnf import CNF_TOKEN
 from grace.engines.http.answers import Json, UpstreamError, parsing
 from grace.engines.http.dialect import NO_LOGPROB
 from grace.engines.http.llama_server import LlamaServer
-from grace.engines.http.remote import Remote, Served
+from grace.engines.http.remote import LEEWAY, Identity, Remote, Served
 from grace.engines.http.sglang import SGLang
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Step
 from grace.errors import ModelError
 
 TEMPERATURES = (0.0, 0.25, 2.0)  # servers accept no more than 2
-LEEWAY = 0.25  # tolerance of a log-probability, plus 2% of it: the error of half precision
 KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # by `owned_by`
 
 
@@ -62,7 +63,7 @@ async def probe(
             "read; use vLLM 0.26 or later, which lists any token (logprob_token_ids)"
         )
     _check_raw(steps, len(tokenizer), remote.remedy)
-    return remote
+    return replace(remote, identity=Identity(prompt, steps[0], time.monotonic()))
 
 
 async def _refuse_speculation(upstream: Upstream) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from grace.engines.reading import MOST_IDS, Reader, Scored, Step
 from grace.engines.responses import Watch, dropped, read
 from grace.records import Generation
 
+CHECK_S = 60.0  # seconds between two looks whether the server has other weights
+LEEWAY = 0.25  # tolerance of a log-probability, plus 2% of it: the error of half precision
 AHEAD = 16  # requests in flight for the tokens of one response
 
 
@@ -49,6 +53,40 @@ class Served:
     rows: int = 0
 
 
+@dataclass(slots=True)
+class Identity:
+    """The first step of the first probe, by which a server is known that restarts with others' c.
+
+    `checked` is the time of the last comparison (`time.monotonic`).
+    """
+
+    prompt: Ids
+    step: Step
+    checked: float
+
+    async def check(self, remote: Remote) -> None:
+        """Repeat the probe if the last one is long ago, and refuse a server with other weights."""
+        now = time.monotonic()
+        if now - self.checked < CHECK_S:
+            return
+        self.checked = now  # whoever comes meanwhile does not wait
+        step = await remote.first(self.prompt, 0.0)
+        if not alike(self.step, step):
+            self.checked = -math.inf
+            raise UpstreamError(
+                "the upstream has another model than when it was first asked, so c would be wrong; "
+                "restart this server or client, with the folder of that model",
+                "unsupported",
+            )
+
+
+def alike(one: Step, other: Step) -> bool:
+    """Return whether two steps after one prompt may come from the same weights."""
+    shared = one.logprobs.keys() & other.logprobs.keys()
+    pairs = [(one.logprobs[i], other.logprobs[i]) for i in shared]
+    return bool(pairs) and all(abs(a - b) <= LEEWAY + 0.02 * abs(a) for a, b in pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class Remote:
     """A model on a vLLM server; subclasses are for other servers.
@@ -63,6 +101,7 @@ class Remote:
         rows: size of the model's vocabulary, as its folder says.
         reader: the end tokens, and how c is read.
         served: the server's description of the model.
+        identity: by which the server is known again, once it was probed.
     """
 
     software: ClassVar[str] = "vLLM"
@@ -74,6 +113,7 @@ class Remote:
     rows: int
     reader: Reader
     served: Served
+    identity: Identity | None = None
 
     async def first(self, prompt: Ids, temperature: float) -> Step:
         """Return the step after a prompt, at a temperature; it may lack ids that were asked for."""
@@ -83,6 +123,7 @@ class Remote:
 
     async def steps(self, request: Request) -> AsyncGenerator[list[Step], None]:
         """Yield the steps of one sample as they arrive; closing this ends the request."""
+        await self.check()
         body, requested, seen = self._body(request), self.reader.requested, 0
         if not request.stream:
             yield self._read(await self._answer(body), 0, requested)
@@ -118,6 +159,7 @@ class Remote:
 
     async def next_logprobs(self, context: Ids, ids: Ids) -> list[float]:
         """Return the log-probabilities of tokens after a context, temperature 1."""
+        await self.check()
         logprobs: list[float] = []
         for start in range(0, len(ids), MOST_IDS):
             part = ids[start : start + MOST_IDS]
@@ -135,6 +177,7 @@ class Remote:
         If c needs the end step alone, it comes with the log-probabilities in one request. Otherwise
         each step is a request, and the server caches their common prefix.
         """
+        await self.check()
         context, requested = [*prompt, *response], self.reader.requested
         if response and not (self.stepwise or self.served.lora or self.reader.every_step):
             choice = await self._answer(self._one_more(context, requested) | {"prompt_logprobs": 0})
@@ -152,6 +195,11 @@ class Remote:
             for step, token in zip(drawn, tokens, strict=True)
         ]
         return self.reader.scored(chosen)
+
+    async def check(self) -> None:
+        """Refuse a server that has other weights now than when it was probed."""
+        if self.identity is not None:
+            await self.identity.check(self)
 
     async def _next(self, context: Ids, ids: Ids) -> Step:
         """Return the step after a context, which lists these ids."""

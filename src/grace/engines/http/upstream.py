@@ -34,6 +34,8 @@ REASONS: dict[int, Why] = {  # of a status; all others are `failed`
 LONGEST_LINE = 2**22  # bytes of one event of a stream
 LARGEST_BODY = 2**26  # bytes of an answer; the log-probabilities of long prompts are large
 ERROR_READ = 2**16  # bytes of an error that are read
+LONGEST_RETRY_S = 3600.0  # that a server may ask to wait
+FREE_PIECES, PIECE = 10_000, 16  # pieces of an answer, and the least mean size of more than that
 
 
 class Upstream:
@@ -110,14 +112,14 @@ class Upstream:
 
     async def complete(self, body: Json) -> Json:
         """Return the only choice of the whole answer of `/v1/completions`."""
-        return choice_of(await self.json("/v1/completions", body))
+        return choice_of(_of_model(await self.json("/v1/completions", body), body))
 
     async def stream(self, body: Json) -> AsyncGenerator[Json, None]:
         """Yield the parts of the only choice as they arrive; closing this ends the request."""
         async with aclosing(self.events("/v1/completions", body)) as answers:
             async for answer in answers:
                 if answer.get("choices") != []:  # empty in the report of usage at the end
-                    yield choice_of(answer)
+                    yield choice_of(_of_model(answer, body))
 
     async def events(self, path: str, body: Json) -> AsyncGenerator[Json, None]:
         """Yield the parts of a streamed answer as they arrive; closing this ends the request."""
@@ -185,22 +187,33 @@ class Upstream:
     async def _events(self, response: Response) -> AsyncGenerator[str, None]:
         """Yield the data of server-sent events."""
         # httpx2's `aiter_lines` also splits at characters that JSON may contain, such as U+2028.
-        kept = b""
+        kept, idle = bytearray(), 0
         async for part in self._parts(response):
-            *lines, kept = (kept + part).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip().decode("utf-8", "replace")
-            if len(kept) > LONGEST_LINE:
+            kept += part
+            idle += len(part)
+            if b"\n" in part:
+                *lines, rest = kept.split(b"\n")
+                kept = bytearray(rest)
+                for line in lines:
+                    if line.startswith(b"data:"):
+                        yield line[5:].strip().decode("utf-8", "replace")
+                        idle = 0
+            if idle > LONGEST_LINE:
                 raise UpstreamError(
-                    f"the upstream sent a line of over {LONGEST_LINE} bytes", "malformed"
+                    f"the upstream sent over {LONGEST_LINE} bytes without an event", "malformed"
                 )
 
     async def _parts(self, response: Response) -> AsyncGenerator[bytes, None]:
         from httpx2 import RequestError
 
+        pieces = size = 0
         try:
             async for part in response.aiter_bytes():
+                pieces, size = pieces + 1, size + len(part)
+                if pieces > FREE_PIECES and size < PIECE * pieces:
+                    raise UpstreamError(
+                        f"the upstream sent {size} bytes in {pieces} pieces", "malformed"
+                    )
                 yield part
         except RequestError as error:
             detail = short(str(error) or type(error).__name__)
@@ -225,8 +238,22 @@ class Upstream:
             f"the upstream answers {response.status_code}",
             why,
             detail=message(body[:ERROR_READ]),
-            retry_after_s=float(seconds) if seconds.strip().isdecimal() else 1.0,
+            retry_after_s=min(float(seconds), LONGEST_RETRY_S)
+            if seconds.strip().isdecimal()
+            else 1.0,
         )
+
+
+def _of_model(answer: Json, body: Json) -> Json:
+    """Return an answer after checking that the model that was asked for gave it."""
+    wanted = body.get("model")
+    if answer.get("model", wanted) != wanted:
+        raise UpstreamError(
+            "the upstream answers with another model than asked for",
+            "malformed",
+            detail=short(repr(answer["model"])),
+        )
+    return answer
 
 
 def check_number(name: str, value: Any, *, least: int) -> None:

@@ -31,8 +31,9 @@ const formats = {
     return [`\\begin{tabular}{${columns}}`, "\\toprule", line(heads), "\\midrule", ...rows.map(line), "\\bottomrule", "\\end{tabular}"].join("\n") + "\n";
   },
   CSV(heads, rows) {
+    const harmless = said => /^[=+\-@\t\r]/.test(said) && !/^[+-]?[\d.,]+%?( |$)/.test(said) ? `'${said}` : said; // no formula
     const quoted = said => /[",\n]/.test(said) ? `"${said.replace(/"/g, '""')}"` : said;
-    return [heads, ...rows].map(cells => cells.map(c => quoted(c.said)).join(",")).join("\n") + "\n";
+    return [heads, ...rows].map(cells => cells.map(c => quoted(harmless(c.said))).join(",")).join("\n") + "\n";
   },
 };
 
