@@ -32,6 +32,7 @@ EVIDENCE = Evidence(
     trace=Trace(TRACE_ONES, TRACE_ONES, 0.0, TRACE_ONES, TRACE_ONES, 9.0),
 ).to_dict()  # fmt: skip
 TRACE = EVIDENCE["trace"]
+DEEP = '{"evidence": ' + "[" * 100_000 + "]" * 100_000 + "}"
 DAMAGES = [
     Damage("base", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
     Damage("base", "generation_config.json", b"\xff\xfe", "is not valid JSON"),
@@ -64,6 +65,19 @@ DAMAGES = [
     Damage("adapter", "tokenizer_config.json", "{", "no tokenizer in"),
     Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),
     Damage("adapter", "chat_template.jinja", "{{ 1 / 0 }}", "the chat template refuses"),
+    *(
+        Damage("adapter", "chat_template.jinja", template, "does not end within")
+        for template in (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "{{ 10 ** (10 ** 10) }}",
+            "{% set x = namespace(s='a') %}"
+            "{% for a in range(99) %}{% set x.s = x.s ~ x.s %}{% endfor %}",
+        )
+    ),
+    Damage("base", "config.json", {"num_hidden_layers": 10**7}, "num_hidden_layers is 10,000,000"),
+    Damage("base", "config.json", {"text_config": {"n_layer": 10**7}}, "n_layer is 10,000,000"),
+    Damage("adapter", "grace.json", DEEP, "is not valid JSON"),
+    Damage("adapter", "adapter_config.json", DEEP, "is not valid JSON"),
     Damage("rows", "rows.safetensors", b"torn", "rows.safetensors cannot be read"),
     Damage("merged", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
     Damage("merged", "tokenizer.json", "{", "no tokenizer in"),
@@ -142,11 +156,24 @@ def test_the_report_of_a_run_that_is_exported_may_be_damaged(
 ) -> None:
     run = shutil.copytree(finished / "run", tmp_path / "run")
     row = {"estimator": "grace", "task": "a", "train_task": "a"}
-    for content in ("[]", '{"rows": [1]}', '{"rows": 3}', json.dumps({"rows": [row]})):
+    report = json.loads((run / "report.json").read_text())
+    wrong = [
+        report | {"rows": [{**one, name: value} for one in report["rows"]]}
+        for one in report["rows"][:1]
+        for name, value in (("brier", "x"), ("n", [1]), ("interval", 3), ("backbone", {}))
+    ]
+    damaged = [
+        "[]",
+        '{"rows": [1]}',
+        '{"rows": 3}',
+        DEEP,
+        *map(json.dumps, [{"rows": [row]}, *wrong]),
+    ]
+    for content in damaged:
         (run / "report.json").write_text(content)
         result = cli("export", run, tmp_path / "out", "--format", "adapter")
         assert (result.code, result.err.count("\n")) == (2, 1), result.err
-        assert "--redo report" in result.err
+        assert ("restore it" if content == DEEP else "--redo report") in result.err
 
 
 @pytest.mark.parametrize("file", ["grace.json", "tokenizer.json"])

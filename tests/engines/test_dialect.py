@@ -224,7 +224,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(
 ) -> None:
     monkeypatch.setattr("grace.engines.http.upstream.LONGEST_LINE", 2**18)
     monkeypatch.setattr("grace.engines.http.upstream.LARGEST_BODY", 2**18)
-    with pytest.raises(UpstreamError, match="a line of over 262144 bytes"):
+    with pytest.raises(UpstreamError, match="over 262144 bytes without an event"):
         streamed(canned, b"data: ", *[b"a" * 2**16] * 64)
     monkeypatch.setattr(Canned, "kind", "application/json")
     with pytest.raises(UpstreamError, match="an answer of over 262144 bytes"):

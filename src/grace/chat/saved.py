@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from tokenizers import AddedToken, Tokenizer
 
+SECONDS, MEMORY = 5, 2**31  # of the processor, and bytes, for three chats that take milliseconds
+CHILD = "from grace.chat.saved import render; render()"
+CHATS = (("user",), ("system", "user"), ("system", "user", "assistant", "user"))
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -53,6 +59,7 @@ class SavedTokenizer:
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.add_special_tokens(list(named.values()))
+        check_template(self.chat_template, named, folder)
         self._named = named
         ids = {name: self.backend_tokenizer.token_to_id(token) for name, token in named.items()}
         self.bos_token_id, self.eos_token_id = ids.get("bos_token"), ids.get("eos_token")
@@ -87,7 +94,7 @@ class SavedTokenizer:
         self, chat: Sequence[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool
     ) -> str:
         """Return the text of a chat; `tokenize` must be False."""
-        return _compiled(self.chat_template or "").render(
+        return compiled(self.chat_template or "").render(
             messages=chat,
             tools=None,
             documents=None,
@@ -113,7 +120,7 @@ def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 @cache
-def _compiled(template: str) -> Template:
+def compiled(template: str) -> Template:
     """Compile a chat template in a sandbox, with the extensions and names of transformers."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
@@ -160,3 +167,47 @@ def _compiled(template: str) -> Template:
         "namespace": PublicNamespace,
     }
     return sandbox.from_string(template)
+
+
+def check_template(template: str | None, named: Mapping[str, str], where: object) -> None:
+    """Refuse a chat template that does not end, or fills the memory; `named` tokens by name.
+
+    It is a program of a stranger, so it is tried in a process of its own.
+    """
+    if template and not _ends(template, json.dumps(dict(named), sort_keys=True)):
+        raise ModelError(
+            f"the chat template of {where} does not end within {SECONDS} s, or fills the memory; "
+            "correct its chat_template.jinja"
+        )
+
+
+@cache
+def _ends(template: str, named: str) -> bool:
+    """Return whether a template ends; one that fails does so, and says why when it is used."""
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD],
+        input=json.dumps([template, json.loads(named)]).encode(),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return child.returncode >= 0  # else the kernel has ended it
+
+
+def render() -> None:
+    """Render the template on standard input within the limits; the child's part."""
+    import resource
+
+    template, named = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for roles in CHATS:
+        chat = [{"role": role, "content": "What is it?"} for role in roles]
+        try:
+            compiled(template).render(messages=chat, add_generation_prompt=True, **named)
+        except MemoryError:
+            os.abort()
+        except Exception:  # it may fail in any way, as long as it ends
+            continue

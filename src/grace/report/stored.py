@@ -8,6 +8,7 @@ from typing import Any
 from grace.errors import RunError
 from grace.report.names import slug
 from grace.report.rows import SCHEMA_VERSION, Report, from_json
+from grace.report.rows.answers import MetricRow
 from grace.store import read_card, read_json
 
 
@@ -40,6 +41,7 @@ def own_row(path: Path) -> dict[str, Any] | None:
             name = content.get("settings", {}).get("report.name", "grace")
             for row in content.get("rows", []):
                 if row["estimator"] == name and row["task"] == row["train_task"]:
+                    from_json(MetricRow, row)  # which checks the types
                     return dict(row)
         except (TypeError, KeyError, AttributeError, ValueError):
             raise _no_report(path) from None

@@ -28,7 +28,7 @@ def read_json(path: Path) -> Any:
     """Return a JSON file's content."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({error}); restore it or start a new run") from None
 
 

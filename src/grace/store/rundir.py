@@ -237,7 +237,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """Return the object in a JSON file of a model, empty if there is no file."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file} is not valid JSON ({error}); {AGAIN}") from None
     if not isinstance(content, dict):
         raise ModelError(f"{file} is not a JSON object; {AGAIN}")

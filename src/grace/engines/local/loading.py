@@ -15,6 +15,7 @@ import torch
 from grace import plugins
 from grace.chat import with_thinking
 from grace.chat.dating import frozen_date, with_date
+from grace.chat.saved import check_template
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import check_peft, load_adapter, put_rows
@@ -25,8 +26,9 @@ from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.progress import say
-from grace.store import ROWS, is_run, read_card
+from grace.store import AGAIN, ROWS, is_run, read_card, read_object
 
+MOST_LAYERS = 10_000  # of a folder without safetensors
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -121,6 +123,10 @@ def load_tokenizer(
         raise ModelError(f"no tokenizer in {path}{shown}; {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
+    templates = tokenizer.chat_template or ""
+    named = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    for template in [templates] if isinstance(templates, str) else templates.values():
+        check_template(template, named, path)
     if isinstance(tokenizer.chat_template, str) and not read_card(Path(path)):
         template = with_date(tokenizer.chat_template, date)
         if frozen_date(template):
@@ -243,6 +249,29 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
         )
     if config and not (folder / "config.json").exists():
         raise ModelError(f"{path} has no config.json; give a Hugging Face model directory")
+    if config:
+        _check_layers(folder)
+
+
+def _check_layers(folder: Path) -> None:
+    """Refuse a config.json with more layers than there are tensors: building them takes hours."""
+    from safetensors import SafetensorError, safe_open
+
+    tensors = 0
+    for file in folder.glob("*.safetensors"):
+        with contextlib.suppress(SafetensorError), safe_open(file, "pt") as weights:
+            tensors += len(weights.keys())
+    most = tensors or MOST_LAYERS
+    parts = [read_object(folder / "config.json")]
+    for part in parts:
+        parts += [value for value in part.values() if isinstance(value, dict)]
+        for name, count in part.items():
+            if re.search(r"(^|_)layers?$", name) and isinstance(count, int) and count > most:
+                have = f"{tensors} tensors" if tensors else "no weights"
+                raise ModelError(
+                    f"{folder / 'config.json'}: {name} is {count:,}, and the folder has {have}; "
+                    f"{AGAIN}"
+                )
 
 
 def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: bool) -> Any:

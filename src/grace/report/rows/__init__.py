@@ -100,17 +100,30 @@ def from_json(row_type: type[Parsed], content: Any) -> Parsed:
 
 
 def _parse(kind: Any, value: Any) -> Any:
+    """Return a value as a kind of field holds it; one of another type is a `TypeError`."""
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        _check(value, dict)
         fields = _field_types(kind)
         return kind(**{key: _parse(fields[key], value[key]) for key in value if key in fields})
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if value is None or origin is None:
-        return value
     if origin is types.UnionType:
-        return _parse(inner[0], value)
+        return None if value is None else _parse(inner[0], value)
+    if kind is float:
+        _check(value, int | float | None)  # None stands for nan
+    elif isinstance(kind, type) and origin is None:
+        _check(value, kind)
     if origin is dict:
+        _check(value, dict)
         return {key: _parse(inner[1], value[key]) for key in value}
-    return tuple(_parse(inner[0], entry) for entry in value)
+    if origin is tuple:
+        _check(value, list)
+        return tuple(_parse(inner[0], entry) for entry in value)
+    return value
+
+
+def _check(value: Any, kind: Any) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{value!r} is no {kind}")
 
 
 _field_types = functools.cache(typing.get_type_hints)
