@@ -4,12 +4,12 @@
     python bench/soak.py hostile --minutes 10
     python bench/soak.py keep-alive
 
-`memory` sends requests of every kind and prints the server's resident memory: after 500 requests,
-the largest after that, and their difference. `hostile` lets 64 clients ask greedily for up to 24
-tokens, in turns without and with hostile ones among them: one in ten clients then attacks with
-floods of tiny chunks, bodies of 1 MiB, wrong keys, deep JSON, foreign host names, connections left
-open, answers that nobody reads, and legal but heavy requests. Rounds take turns, so that both sides
-see the same machine; `ratio` is the others' p99 with / without. At the end the server gets a
+`memory` sends requests of every kind and prints the server's resident memory at rest: after 500
+requests, the largest after that, and their difference. `hostile` lets 64 clients ask greedily for
+up to 24 tokens, in turns without and with hostile ones among them: one in ten clients then attacks
+with floods of tiny chunks, bodies of 1 MiB, wrong keys, deep JSON, foreign host names, connections
+left open, answers that nobody reads, and legal but heavy requests. Rounds take turns, so that both
+sides see the same machine; `ratio` is the others' p99 with / without. At the end the server gets a
 SIGTERM while the open connections are still open. `keep-alive` prints the median time of /health
 and of a short chat on one connection. Each prints one line of JSON.
 """
@@ -31,12 +31,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from serving import PEOPLE, Running, free_port, own_model, server
 
 KEY = "s3cret"
+STEP, REST_S = 500, 3.0  # requests of `memory` between two readings; then the server is at rest
 ROUNDS, LEFT_OPEN, FLOOD_S = 5, 300, 5.0
 LONG = 300_000
 QUESTION = "Question: Under whom did the poet study?"
@@ -60,9 +62,7 @@ class Client:
         self, body: Body | bytes, path: str = "chat/completions", key: str = KEY, **head: str
     ) -> int:
         """Return the status of the answer to a body."""
-        raw = body
-        if not isinstance(body, bytes):
-            raw = json.dumps({"model": "pocket", **body}, ensure_ascii=False).encode()
+        raw = body if isinstance(body, bytes) else written(body)
         head = {"Content-Type": "application/json", "Authorization": f"Bearer {key}", **head}
         self._connection.request("POST", f"/v1/{path}", raw, head)
         return self._answer()
@@ -75,6 +75,10 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def written(body: Body) -> bytes:
+    return json.dumps({"model": "pocket", **body}, ensure_ascii=False).encode()
 
 
 def once(port: int, body: Body | bytes, **options: Any) -> int:
@@ -121,8 +125,8 @@ def flood(port: int, head: bytes, part: bytes) -> None:
 
 def unread(port: int) -> None:
     """Ask for a long stream and read none of it."""
-    body = {"model": "pocket", **user("a", n=16, stream=True, temperature=2)}
-    raw = json.dumps(body | {"max_tokens": 200, "logprobs": True, "top_logprobs": 20}).encode()
+    body = user("a", n=16, stream=True, temperature=2)
+    raw = written(body | {"max_tokens": 200, "logprobs": True, "top_logprobs": 20})
     leave(port, HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
 
 
@@ -200,7 +204,6 @@ MIXED: tuple[Callable[[Client, int], object], ...] = (
     lambda client, i: client.post(question(i)),
     lambda client, i: client.post(question(i)),
     lambda client, i: client.post(user(QUESTION, n=8, temperature=1.5)),
-    lambda client, i: client.post(user(QUESTION * 40, n=16, max_tokens=4)),
     lambda client, i: client.post(question(i, stream=True)),
     lambda client, i: client.post(user(QUESTION, grace={"budget": 4}, max_tokens=8)),
     lambda client, i: client.post(
@@ -222,44 +225,44 @@ def resident_mib(running: Running) -> float:
 
 
 def memory(running: Running, port: int, given: argparse.Namespace) -> Body:
-    """Return the server's memory in MiB while it answers mixed requests."""
-    numbers, lock, sizes = iter(range(given.requests)), threading.Lock(), dict[int, float]()
-    statuses: collections.Counter[str] = collections.Counter()
+    """Return the server's memory in MiB, read at rest after each 500 mixed requests."""
+    clients, statuses = threading.local(), collections.Counter[str]()
 
-    def ask() -> None:
-        client = Client(port)
-        while True:
-            with lock:
-                number = next(numbers, None)
-                if number is None:
-                    return
-                if number % 500 == 0:
-                    sizes[number] = round(resident_mib(running), 1)
-                    print(json.dumps({"requests": number, "mib": sizes[number]}), flush=True)
-            if number % 50 == 49:  # leaves
-                raw = json.dumps({"model": "pocket", **user("a", n=16, temperature=2)}).encode()
-                head = HEAD + b"Content-Length: %d\r\n\r\n" % len(raw)
-                with socket.create_connection(("127.0.0.1", port)) as leaving:
-                    leaving.sendall(head + raw)
-                    time.sleep(0.05)
-                continue
-            try:
-                status = str(MIXED[number % len(MIXED)](client, number))
-            except (OSError, http.client.HTTPException) as error:
-                status, client = type(error).__name__, Client(port)
-            with lock:
-                statuses[status] += 1
+    def ask(number: int) -> str:
+        try:
+            if number % 50 == 49:
+                return leave_early(port)
+            client = clients.__dict__.setdefault("one", Client(port))
+            kind = heavy if number % 60 == 30 else MIXED[number % len(MIXED)]
+            return str(kind(client, number))
+        except (OSError, http.client.HTTPException) as error:
+            clients.__dict__.pop("one", None)
+            return type(error).__name__
 
-    threads = [threading.Thread(target=ask) for _ in range(given.clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    after = [size for number, size in sizes.items() if number > 500]
-    after.append(round(resident_mib(running), 1))
-    row = {"requests": given.requests, "mib_after_500": sizes.get(500), "mib_most": max(after)}
-    row |= {"mib_end": after[-1], "statuses": dict(statuses)}
-    return row | {"grown": round(max(after) - sizes.get(500, after[0]), 1)}
+    sizes: list[float] = []
+    with ThreadPoolExecutor(given.clients) as pool:
+        for start in range(0, given.requests, STEP):
+            statuses.update(pool.map(ask, range(start, min(start + STEP, given.requests))))
+            time.sleep(REST_S)
+            sizes.append(round(resident_mib(running), 1))
+            print(json.dumps({"requests": start + STEP, "mib": sizes[-1]}), flush=True)
+    row = {"requests": given.requests, "mib_after_500": sizes[0], "mib_most": max(sizes)}
+    row |= {"mib_end": sizes[-1], "grown": round(max(sizes) - sizes[0], 1)}
+    return row | {"statuses": dict(statuses)}
+
+
+def heavy(client: Client, _: int) -> int:
+    """Ask for many samples after a long prompt."""
+    return client.post(user(QUESTION * 40, n=16, max_tokens=4))
+
+
+def leave_early(port: int) -> str:
+    """Ask for many tokens and hang up."""
+    raw = written(user("a", n=16, temperature=2))
+    with socket.create_connection(("127.0.0.1", port)) as leaving:
+        leaving.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        time.sleep(0.05)
+    return "left"
 
 
 def hostile(running: Running, port: int, given: argparse.Namespace) -> Body:
