@@ -27,6 +27,8 @@ LEVEL = 0.95
 """The level of every interval."""
 
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+ERROR_TAILS = (0.03, 0.98)
+"""Of a calibration error, which cannot be below 0: so the lower end is wrong too seldom."""
 
 SEEDS_FOR_SPREAD = 3
 """With fewer seeds their spread cannot be estimated, and intervals are over questions alone."""
@@ -241,7 +243,7 @@ def _true_error(gap_SRK: Sequence[Floats], seed: int) -> tuple[Estimate, float]:
 
     Chance adds to a calibration error, the more the smaller the true one is. So for every true
     error t the draws say how often chance makes an error as large as the one in the data; the
-    interval holds the t for which neither tail is below 2.5%. For a smaller t every gap is moved
+    interval holds the t for which this is within `ERROR_TAILS`. For a smaller t every gap is moved
     towards 0 by the same number of its standard errors, for a larger one away from it.
     """
     defined = [gap_RK for gap_RK in gap_SRK if not np.isnan(gap_RK[0]).any()]
@@ -274,10 +276,10 @@ def _true_error(gap_SRK: Sequence[Floats], seed: int) -> tuple[Estimate, float]:
     seeds = _SeedError(size_SR[:, kept_R], seed)
     sign_K = np.where(gap_RK[0] < 0, -1.0, 1.0)
     # Chance turned some signs. Gaps that move together make the largest error if all have one.
-    high = max(true(TAILS[1], sign_K), true(TAILS[1], np.ones_like(sign_K)))
+    high = max(true(ERROR_TAILS[1], sign_K), true(ERROR_TAILS[1], np.ones_like(sign_K)))
     # An error that is small even for chance: no true one is more probable than 0, so none is left.
     least = float(np.sqrt((error_K**2).sum()))
-    found = Estimate(value, true(TAILS[0], sign_K), min(max(high, least), 1.0))
+    found = Estimate(value, true(ERROR_TAILS[0], sign_K), min(max(high, least), 1.0))
     return found, true(0.5, sign_K)
 
 
