@@ -3,8 +3,8 @@
 Continues each test answer from 25, 50 and 75% of its length many times, with the run's sampling
 temperature. The share of continuations that end right is P(right | what was written so far) up to
 the error of sampling, and no confidence can rank answers better by it than that. Beside it: c along
-the way, on the same answers. Writes nothing into the runs, which need `train.trace=true`,
-`train.lora=never` and sampled test answers.
+the way, on the same answers. Writes nothing into the runs, which need `grace.trace=true`,
+`method=grace` and sampled test answers.
 
     python bench/ceiling.py runs/rules/seed-0 runs/rules/seed-1 runs/rules/seed-2 --rollouts 64
 """

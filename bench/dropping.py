@@ -1,6 +1,6 @@
 """The saving of aborting hopeless samples: early stopping with it and without, at equal accuracy.
 
-Reads finished runs with `train.trace=true`, and draws in each, once, eight samples of every
+Reads finished runs with `grace.trace=true`, and draws in each, once, eight samples of every
 validation and every test question. `stop` is the confidence at which early stopping takes an
 answer, `drop` that below which a sample is aborted. Both are chosen on the validation questions and
 rated on the test questions, in the same orders, in two ways:
@@ -110,7 +110,7 @@ def compared(one: Votes, other: Votes) -> str:
 def main() -> None:
     """Print a table over the questions of all runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path, nargs="+", help="finished runs with train.trace=true")
+    parser.add_argument("runs", type=Path, nargs="+", help="finished runs with grace.trace=true")
     parser.add_argument("--within", type=float, default=0.0, help="points that may be lost")
     given = parser.parse_args()
     made = [measured(path, given.within) for path in given.runs]

@@ -4,7 +4,7 @@ Each ratio is measured in one run, in which the two sides take turns:
 
 - tokens per second with confidence / without, greedy and sampled, the same responses: against
   the model as it came, and against one that has the row but does not read it;
-- with `--traced`, a finished run with `train.trace=true`: with c at every token / at the end only;
+- with `--traced`, a finished run with `grace.trace=true`: with c at every token / at the end only;
 - eight separate calls / one call for n = 8 samples per question, in seconds.
 
     python bench/generation.py
@@ -39,10 +39,10 @@ def engines(path: str, *, same_rows: bool) -> tuple[TransformersEngine, Transfor
     The row starts at the mean, so that no response changes.
     """
     with_it, without = TransformersEngine.load(path), TransformersEngine.load(path)
-    add_cnf(with_it.model, with_it.tokenizer, init="mean")
+    add_cnf(with_it.model, with_it.tokenizer, head="linear")
     if same_rows:
         tokenizer = without.tokenizer
-        add_cnf(without.model, copy.deepcopy(tokenizer), init="mean")
+        add_cnf(without.model, copy.deepcopy(tokenizer), head="linear")
         without = TransformersEngine(without.model, tokenizer)
     return TransformersEngine(with_it.model, with_it.tokenizer), without
 

@@ -2,7 +2,7 @@
 
 Reads finished runs, and draws in each, once, eight samples of every test question. Thresholds are
 chosen on 1,000 random halves of the questions, for several accuracies or, in runs with
-`train.trace=true`, several shares of right samples that may be dropped. Each line is the worst of
+`grace.trace=true`, several shares of right samples that may be dropped. Each line is the worst of
 these and of the runs: the share of halves whose guarantee is false of the other half, whose
 sampling noise comes on top of what a guarantee covers.
 

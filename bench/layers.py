@@ -1,6 +1,6 @@
 """What a model's layers know of its answers: the read-out, fitted to states of several depths.
 
-GrACE reads the last hidden state, or with `train.layer` the activations inside the MLP of a block.
+GrACE reads the last hidden state, or with `grace.layer` the activations inside the MLP of a block.
 Here the same convex fit, evidence included, reads several of them, at the same three places: the
 last step, the end of the prompt and the mean over the answer. It is fitted to a run's training
 answers and rates the run's test answers; nothing is written into the run. Differences are from the

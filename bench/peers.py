@@ -1,6 +1,6 @@
 """Compare lm-polygraph's estimators with ours on the same questions: values, seconds, tokens.
 
-Reads a finished run with `train.lora=never`, whose answers are the backbone's, and its test
+Reads a finished run with `method=grace`, whose answers are the backbone's, and its test
 questions. Both sides see the same prompts and answer them greedily, then say how sure the model is:
 
 - the log-probability of the answer (its sum, and its mean over tokens) and P(True) as lm-polygraph

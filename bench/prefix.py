@@ -25,7 +25,7 @@ from transformers.cache_utils import DynamicLayer
 
 from grace.chat import encode_chat
 from grace.cnf import CnfTokens, add_cnf
-from grace.config import DataSettings, TrainSettings
+from grace.config import DataSettings, PaperSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.local import forward
@@ -92,7 +92,7 @@ def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampli
 
 def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses: Any) -> Any:
     """Return a function that trains LoRA and the rows on the responses for one epoch."""
-    settings = TrainSettings()
+    settings = PaperSettings()
     peft_model = add_lora(engine.model, cnf, settings).train()
     trained = [parameter for parameter in peft_model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-6)

@@ -73,7 +73,7 @@ def own_model(folder: Path) -> Path:
     """Write the pocket's weights with an untrained <CNF> row, and return where."""
     own = folder / "pocket"
     loaded = load(MODEL_DIR, device="cpu")
-    add_cnf(loaded.model, loaded.tokenizer, init="mean")  # too improbable to end an answer
+    add_cnf(loaded.model, loaded.tokenizer, head="linear")  # these tokens end nothing
     with no_progress_bar():
         loaded.model.save_pretrained(own)
     loaded.tokenizer.save_pretrained(own)

@@ -1,6 +1,6 @@
 """The confidence before an answer is finished: c along the way against other methods.
 
-Reads finished runs with `train.trace=true` and `train.lora=never`, and writes nothing into them.
+Reads finished runs with `grace.trace=true`, and writes nothing into them.
 Every method is fitted on the training answers at the steps whose states the run has stored, and
 rated on the run's own test answers at 25, 50 and 75% of each and where it ends. Rows:
 
@@ -161,7 +161,7 @@ def figures(c_NP: Array, right: Array) -> dict[str, float]:
 def main() -> None:
     """Print a table of means over the runs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", type=Path, nargs="+", help="finished runs with train.trace=true")
+    parser.add_argument("runs", type=Path, nargs="+", help="finished runs with grace.trace=true")
     made = []
     for path in parser.parse_args().runs:
         made.append(measured(path))

@@ -21,7 +21,7 @@ import torch
 from timing import in_turns
 
 from grace.cnf import CnfTokens, Readout
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.methods.paper.examples import Example, TrainingBatch, collate
 from grace.methods.paper.lora import add_lora, light_rows, target_modules
 from grace.methods.paper.loss import forward_logits, losses, mean_over_tokens, token_losses
@@ -32,7 +32,7 @@ def main() -> None:
     torch.manual_seed(0)
     plain, taught = _model(arguments.model, arguments.dtype)
     rows = plain.get_input_embeddings().weight.shape[0]
-    cnf, settings = CnfTokens(Readout((rows - 1,)), spare_row=True, init="eos"), TrainSettings()
+    cnf, settings = CnfTokens(Readout((rows - 1,)), spare_row=True), PaperSettings()
     batches = _batches(arguments, rows)
     plain_step = _sft_step(_lora_only(plain, settings), settings)
     peft_model = add_lora(taught, cnf, settings)
@@ -109,7 +109,7 @@ def _batches(arguments: argparse.Namespace, rows: int) -> list[TrainingBatch]:
     return made
 
 
-def _lora_only(model: Any, settings: TrainSettings) -> Any:
+def _lora_only(model: Any, settings: PaperSettings) -> Any:
     import warnings
 
     from peft import LoraConfig, get_peft_model
@@ -128,7 +128,7 @@ def _lora_only(model: Any, settings: TrainSettings) -> Any:
         )
 
 
-def _step(model: Any, settings: TrainSettings, loss_of: Callable[[TrainingBatch], Any]) -> Any:
+def _step(model: Any, settings: PaperSettings, loss_of: Callable[[TrainingBatch], Any]) -> Any:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=settings.learning_rate)
     model.train()
@@ -142,7 +142,7 @@ def _step(model: Any, settings: TrainSettings, loss_of: Callable[[TrainingBatch]
     return step
 
 
-def _sft_step(model: Any, settings: TrainSettings) -> Any:
+def _sft_step(model: Any, settings: PaperSettings) -> Any:
     def loss_of(batch: TrainingBatch) -> Any:
         length = batch["input_ids"].shape[1] - 1  # without <CNF>
         labels_BT = batch["labels"][:, 1:length]
@@ -154,7 +154,7 @@ def _sft_step(model: Any, settings: TrainSettings) -> Any:
     return _step(model, settings, loss_of)
 
 
-def _grace_step(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
+def _grace_step(model: Any, cnf: CnfTokens, settings: PaperSettings) -> Any:
     def loss_of(batch: TrainingBatch) -> Any:
         terms = losses(model, batch, cnf.readout)
         return (terms.calibration + settings.gamma * terms.sft).mean()

@@ -403,7 +403,7 @@ def test_c_does_not_jump_when_the_question_mentions_the_token(tiny):
     from grace.chat import encode_chat
 
     model, tokenizer = tiny
-    token = add_cnf(model, tokenizer, init="eos")
+    token = add_cnf(model, tokenizer)
 
     def c(ids):
         with torch.inference_mode():

@@ -40,11 +40,10 @@ def is_tied(model):
 
 
 @every_architecture
-@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
-def test_old_logits_are_bit_equal_after_adding_the_token(tiny, init):
+def test_old_logits_are_bit_equal_after_adding_the_token(tiny):
     model, tokenizer = tiny
     before, was_tied = logits_of(model), is_tied(model)
-    token = add_cnf(model, tokenizer, init=init)
+    token = add_cnf(model, tokenizer)
     after = logits_of(model)
     others = [i for i in range(before.shape[-1]) if i != token.id]
     assert torch.equal(before[..., others], after[..., others])
@@ -93,52 +92,41 @@ def test_a_model_with_fewer_rows_than_tokens_grows_to_hold_the_token(tiny):
 @every_architecture
 def test_adding_twice_changes_nothing(tiny):
     model, tokenizer = tiny
-    first = add_cnf(model, tokenizer, init="eos")
+    first = add_cnf(model, tokenizer)
     with torch.no_grad():
         model.get_output_embeddings().weight[first.id] += 1  # as if trained
     before, size = logits_of(model), len(tokenizer)
-    assert add_cnf(model, tokenizer, init="eos") == first
+    assert add_cnf(model, tokenizer) == first
     assert torch.equal(before, logits_of(model))
     assert len(tokenizer) == size
 
 
 @every_architecture
-@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
-def test_the_row_starts_as_the_init_says(tiny, init):
+def test_the_row_starts_as_that_of_eos(tiny):
     model, tokenizer = tiny
-    vocabulary, eos_id = len(tokenizer), tokenizer.eos_token_id
-    token = add_cnf(model, tokenizer, init=init)
+    token = add_cnf(model, tokenizer)
     for module in (model.get_input_embeddings(), model.get_output_embeddings()):
-        rows, eos, row = module.weight[:vocabulary], module.weight[eos_id], module.weight[token.id]
-        if init == "mean":
-            torch.testing.assert_close(row, rows.mean(0))
-        elif init == "eos":
-            assert torch.equal(row, eos)
-        else:
-            torch.testing.assert_close(row.norm(), rows.norm(dim=-1).mean())
-            torch.testing.assert_close(row / row.norm(), eos / eos.norm())
+        assert torch.equal(module.weight[token.id], module.weight[tokenizer.eos_token_id])
 
 
 def test_an_eos_row_makes_c_equal_to_the_probability_of_eos(tiny):
     model, tokenizer = tiny
-    token = add_cnf(model, tokenizer, init="eos")
+    token = add_cnf(model, tokenizer)
     probs = logits_of(model).softmax(-1)
     torch.testing.assert_close(probs[..., token.id], probs[..., tokenizer.eos_token_id])
 
 
-@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
-def test_in_a_head_with_a_bias_the_new_row_has_none(tiny, init):
+def test_in_a_head_with_a_bias_the_new_row_has_none(tiny):
     model, tokenizer = tiny
     head = model.get_output_embeddings()
     head.bias = torch.nn.Parameter(torch.linspace(-1, 1, head.out_features))
     before, eos_bias = logits_of(model), head.bias[tokenizer.eos_token_id].item()
-    token = add_cnf(model, tokenizer, init=init)
+    token = add_cnf(model, tokenizer)
     after = logits_of(model)
     assert torch.equal(before, after[..., : token.id])
     assert model.get_output_embeddings().bias[token.id] == 0
-    if init == "eos":
-        eos = after[..., tokenizer.eos_token_id]
-        torch.testing.assert_close(after[..., token.id], eos - eos_bias)
+    eos = after[..., tokenizer.eos_token_id]
+    torch.testing.assert_close(after[..., token.id], eos - eos_bias)
 
 
 def test_the_token_is_special_survives_saving_and_is_not_shown(tiny, tmp_path):
@@ -155,13 +143,12 @@ def test_the_token_is_special_survives_saving_and_is_not_shown(tiny, tmp_path):
         assert each.encode(CNF_TOKEN) == [token.id]
 
 
-def test_an_eos_init_without_an_eos_token_is_refused_and_mean_is_not(tiny):
+def test_without_an_eos_token_it_is_refused(tiny):
     model, tokenizer = tiny
     tokenizer.eos_token = None
     with pytest.raises(ModelError, match="no EOS token; set eos_token"):
-        add_cnf(model, tokenizer, init="eos")
+        add_cnf(model, tokenizer)
     assert find_readout(tokenizer) is None
-    assert add_cnf(model, tokenizer, init="mean").readout == find_readout(tokenizer)
 
 
 @every_architecture
@@ -170,7 +157,7 @@ def test_peft_trains_exactly_the_row_in_both_matrices(tiny):
     import peft
 
     model, tokenizer = tiny
-    token = add_cnf(model, tokenizer, init="eos")
+    token = add_cnf(model, tokenizer)
     before = [m.weight.detach().clone() for m in _matrices(model)]
     config = peft.LoraConfig(
         r=2, target_modules=["dense"] if "neox" in model.config.model_type else ["o_proj"],
@@ -207,11 +194,10 @@ def _matrices(model):
 
 
 @every_architecture
-@pytest.mark.parametrize("init", ["mean", "eos", "scaled_eos"])
-def test_ten_bin_tokens_leave_old_logits_bit_equal_and_start_alike(tiny, init):
+def test_ten_bin_tokens_leave_old_logits_bit_equal_and_start_alike(tiny):
     model, tokenizer = tiny
     before, was_tied = logits_of(model), is_tied(model)
-    token = add_cnf(model, tokenizer, head="bins", init=init)
+    token = add_cnf(model, tokenizer, head="bins")
     after = logits_of(model)
     ids = list(token.readout.ids)
     others = [i for i in range(before.shape[-1]) if i not in ids]
@@ -220,7 +206,7 @@ def test_ten_bin_tokens_leave_old_logits_bit_equal_and_start_alike(tiny, init):
     assert is_tied(model) == was_tied
     assert tokenizer.convert_ids_to_tokens(ids) == [f"<B{n}>" for n in range(1, 11)]
     assert not token.spare_row and max(ids) + 1 == rows_of(model)[0]
-    assert add_cnf(model, tokenizer, head="bins", init=init) == token
+    assert add_cnf(model, tokenizer, head="bins") == token
 
 
 def test_the_tokens_of_one_head_are_not_added_to_the_other(tiny):

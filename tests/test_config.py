@@ -13,6 +13,7 @@ from grace.config import (
     differences,
     from_dict,
     is_missing,
+    of_earlier,
     override_settings,
     parse_value,
     read_recipe,
@@ -24,11 +25,11 @@ from grace.errors import ConfigError
 
 def test_overrides_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
     recipe = tmp_path / "r.toml"
-    recipe.write_text("seed = 3\n[train]\nlearning_rate = 1e-3\nepochs = 7\n")
-    settings = override_settings(read_recipe(recipe), ["train.epochs=9", "data.task=sciq"])
-    assert (settings.seed, settings.train.learning_rate) == (3, 1e-3)
-    assert (settings.train.epochs, settings.data.task) == (9, "sciq")
-    assert settings.train.rank == 16
+    recipe.write_text("seed = 3\n[paper]\nlearning_rate = 1e-3\nepochs = 7\n")
+    settings = override_settings(read_recipe(recipe), ["paper.epochs=9", "data.task=sciq"])
+    assert (settings.seed, settings.paper.learning_rate) == (3, 1e-3)
+    assert (settings.paper.epochs, settings.data.task) == (9, "sciq")
+    assert settings.paper.rank == 16
 
 
 def test_the_settings_of_an_estimator_in_a_module_with_dots_can_be_reached():
@@ -47,29 +48,29 @@ def test_an_assignment_is_read_as_the_value_that_it_was_made_of(value: Any) -> N
 
 
 def test_settings_survive_a_round_trip():
-    settings = override_settings({}, ['target.features=["mean", "last"]', "train.gamma=0"])
+    settings = override_settings({}, ['paper.target_modules=["mlp", "qv"]', "paper.gamma=0"])
     assert from_dict(RunSettings, to_dict(settings)) == settings
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.learning_rat=1", "unknown setting 'train.learning_rat'; did you mean"),
+        ("paper.learning_rat=1", "unknown setting 'paper.learning_rat'; did you mean"),
         ("banana=1", "unknown setting 'banana'"),
-        ("train=3", "expected a section"),
-        ("train.epochs=0", "at least 1"),
-        ("train.epochs=1.5", "expected a whole number"),
-        ("train.epochs=true", "expected a whole number"),
-        ("train.learning_rate=nan", "finite"),
-        ("train.learning_rate=inf", "finite"),
-        ("train.dropout=1.5", "at most 1"),
-        ("train.loss=huber", "expected one of mse, log"),
-        ("target.features=[]", "at least one entry"),
-        ('target.features=["median"]', "expected one of"),
+        ("paper=3", "expected a section"),
+        ("paper.epochs=0", "at least 1"),
+        ("paper.epochs=1.5", "expected a whole number"),
+        ("paper.epochs=true", "expected a whole number"),
+        ("paper.learning_rate=nan", "finite"),
+        ("paper.learning_rate=inf", "finite"),
+        ("paper.dropout=1.5", "at most 1"),
+        ("paper.variant=huber", "expected one of grace, disc"),
+        ("paper.target_modules=[]", "at least one entry"),
+        ("method=median", "expected one of grace, paper"),
         ("data.task=3", "expected a text"),
         ("data.prompt=long", "expected auto, paper, short or text"),
         ("sample.train_temperature=-1", "at least 0"),
-        ("train.epochs", "has no value"),
+        ("paper.epochs", "has no value"),
         ("seed.x=1", "expected a whole number"),
         (
             r"data.template=Q: {question}\nA:",
@@ -133,26 +134,24 @@ def test_the_papers_recipes_hold_its_values_for_open_questions(name):
     tree = read_recipe(Path(f"paper/{name}"))
     tree.pop("study")
     run = to_dict(override_settings(tree, []))
+    assert run["method"] == "paper"
     wanted = {
         "data": {"train": 2000, "test": 1000, "prompt": "paper"},
         "sample": {"train_samples": 1, "train_temperature": 0.0, "test_temperature": 0.0},
         "grade": {"rouge_threshold": 0.3},
-        "target": {"features": ["mean"], "folds": 10, "bins": 10, "kind": "bins"},
-        "train": {
+        "paper": {
+            "variant": "grace",
+            "folds": 10,
+            "bins": 10,
             "learning_rate": 1e-5,
             "epochs": 3,
             "batch_size": 8,
             "gamma": 0.1,
-            "loss": "mse",
             "rank": 16,
             "alpha": 16.0,
             "dropout": 0.05,
             "target_modules": ["mlp"],
-            "head": "token",
-            "read_at": "predict",
-            "evidence": "none",
             "balance": "cap",
-            "keep": "last",
         },
         "report": {"bins": 10},
     }
@@ -178,12 +177,53 @@ def test_a_model_that_is_no_hub_id_and_not_there_is_missing(
     assert is_missing(Path("none"))
 
 
-def test_the_defaults_are_those_of_two_rows_and_lora_if_it_helps():
+def test_the_defaults_are_the_convex_fit_and_the_papers_values():
     run = to_dict(RunSettings())
-    wanted = {"head": "linear", "lora": "auto", "evidence": "likelihood", "loss": "log"}
-    wanted |= {"gamma": 0.1, "learning_rate": 2e-5, "epochs": 2, "batch_size": 16, "keep": "best"}
-    assert {name: run["train"][name] for name in wanted} == wanted
-    assert (run["target"]["kind"], run["grade"]["rouge_threshold"]) == ("labels", 0.3)
+    assert (run["method"], run["grade"]["rouge_threshold"]) == ("grace", 0.3)
+    assert run["grace"] == {"trace": False, "layer": -1}
+    wanted = {"gamma": 0.1, "learning_rate": 1e-5, "epochs": 3, "batch_size": 8, "rank": 16}
+    assert {name: run["paper"][name] for name in wanted} == wanted
+
+
+EARLIER = {"head": "token", "evidence": "none", "loss": "mse", "init": "eos", "lora": "auto"}
+FOLDS = {"folds": 4}
+BINS = {"kind": "bins", "features": ["mean"], **FOLDS}
+
+
+@pytest.mark.parametrize(
+    ("train", "target", "found"),
+    [
+        ({"lora": "never", "trace": True, "layer": 3}, {}, ("grace", {"trace": True, "layer": 3})),
+        ({"lora": "auto", "gamma": 0.2}, {"kind": "labels"}, ("grace", {})),
+        (
+            {**EARLIER, "gamma": 0.2},
+            BINS,
+            ("paper", {"variant": "grace", "gamma": 0.2} | FOLDS),
+        ),
+        ({**EARLIER, "cnf_in_sft": True}, BINS, ("paper", {"variant": "sft"} | FOLDS)),
+        ({**EARLIER, "read_at": "feed"}, BINS, ("paper", {"variant": "feed"} | FOLDS)),
+        (
+            {**EARLIER, "head": "bins", "loss": "log"},
+            {**BINS, "kind": "scores"},
+            ("paper", {"variant": "disc"} | FOLDS),
+        ),
+        ({"lora": "always"}, {}, None),
+        ({**EARLIER, "evidence": "likelihood"}, BINS, None),
+        ({**EARLIER, "loss": "log"}, BINS, None),
+        ({**EARLIER, "balance": "sampler"}, BINS, None),
+        (EARLIER, {**BINS, "kind": "labels"}, None),
+    ],
+)
+def test_settings_of_an_earlier_version_are_read_or_refused_with_the_remedy(train, target, found):
+    tree = {"seed": 3, "train": train, "target": target}
+    if found is None:
+        with pytest.raises(ConfigError, match=r"^x: .*; read its report\.md, or start a new run"):
+            of_earlier(tree, "x")
+        return
+    method, kept = found
+    assert of_earlier(tree, "x") == {"seed": 3, "method": method, method: kept}
+    settings = from_dict(RunSettings, of_earlier(tree, "x"))
+    assert of_earlier(to_dict(settings), "x") == to_dict(settings)
 
 
 def test_settings_that_differ_are_told_by_their_dotted_names():

@@ -99,7 +99,7 @@ def test_a_finished_run_returns_its_report(finished: Path):
 
 def test_a_run_takes_settings_by_name_and_refuses_other_ones_than_before(finished: Path):
     with pytest.raises(RunError, match=r"train\.epochs: \d+ -> 99"):
-        grace.run(finished / "run", settings={"train.epochs": 99})
+        grace.run(finished / "run", settings={"paper.epochs": 99})
     with pytest.raises(RunError, match=r"seed: \d+ -> 7"):
         grace.run(finished / "run", seed=7)
 

@@ -1,8 +1,8 @@
 """The vocabulary entries from which the confidence is read: how to add, initialise and read them.
 
-There are three kinds of read-out (`train.head`):
+There are three kinds of read-out:
 
-- `linear`: `<CNF>`, `<CNF-PROMPT>` and `<CNF-ANSWER>`, each compared with `<NOC>`. The three
+- `linear`, ours: `<CNF>`, `<CNF-PROMPT>` and `<CNF-ANSWER>`, each compared with `<NOC>`. The three
   differences of logits are readings of the confidence, in log-odds, for the step that ends an
   answer, the end of its prompt and its tokens. All four are so improbable that they never change
   what a model writes; they end nothing.
@@ -31,7 +31,6 @@ NOC_TOKEN = "<NOC>"  # "not confident"
 PLACES = ("end", "prompt", "answer")  # the readings of a linear read-out, by where they count
 TIE = 1e-4  # relative difference of probabilities up to which two intervals are equally probable
 Head = Literal["linear", "token", "bins"]
-Init = Literal["mean", "eos", "scaled_eos"]
 TOKENS: dict[Head, tuple[str, ...]] = {
     "linear": (CNF_TOKEN, "<CNF-PROMPT>", "<CNF-ANSWER>", NOC_TOKEN),
     "token": (CNF_TOKEN,),
@@ -48,7 +47,7 @@ class Readout:
 
     @property
     def head(self) -> Head:
-        """Return the kind of read-out, as in `train.head`."""
+        """Return the kind of read-out."""
         return HEADS[len(self.ids)]
 
     @property
@@ -90,11 +89,10 @@ class Readout:
 
 @dataclass(frozen=True, slots=True)
 class CnfTokens:
-    """The tokens that `add_cnf` added, whether they took spare rows, and how these were filled."""
+    """The tokens that `add_cnf` added, and whether they took spare rows."""
 
     readout: Readout
     spare_row: bool
-    init: str
 
     @property
     def id(self) -> int:
@@ -111,42 +109,33 @@ def find_readout(tokenizer: Any) -> Readout | None:
     return None
 
 
-def add_cnf(
-    model: Any, tokenizer: Any, *, head: Head = "token", init: Init = "eos", seed: int = 0
-) -> CnfTokens:
+def add_cnf(model: Any, tokenizer: Any, *, head: Head = "token", seed: int = 0) -> CnfTokens:
     """Add the tokens of a read-out to a tokenizer and its model; all other logits stay bit-equal.
 
     The tokens take spare rows of a padded vocabulary (more rows than tokens) if there are enough;
     otherwise the model grows. Tied embeddings stay tied. A second call changes nothing. Each new
-    row, in the input embedding and in the output head, is initialised from its own matrix:
-
-    - `eos`: a copy of the EOS row, so that c starts equal to p(EOS);
-    - `scaled_eos`: the EOS row rescaled to the mean norm of the vocabulary's rows, for models
-      whose EOS row is unusually long or was never trained;
-    - `mean`: the mean of the vocabulary's rows; c starts below 1 / V.
-
-    In a head with a bias, the tokens have none (`clear_bias`), so c starts where the row puts it.
+    row, in the input embedding and in the output head, is a copy of that of EOS, so that c starts
+    equal to p(EOS). In a head with a bias, the tokens have none (`clear_bias`).
 
     `seed` fills the rows between, in a model that has fewer rows than its tokenizer has tokens.
     """
     rows = count_rows(model)
     known = _known(tokenizer, head)
     if known is not None and max(known.ids) < rows:
-        return CnfTokens(known, spare_row=rows > max(known.ids) + 1, init=init)
-    if init != "mean" and tokenizer.eos_token_id is None:
+        return CnfTokens(known, spare_row=rows > max(known.ids) + 1)
+    if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"the tokenizer has no EOS token; set eos_token, or init 'mean', not {init!r}"
+            "the tokenizer has no EOS token, whose row <CNF> starts from; set eos_token"
         )
-    num_tokens = len(tokenizer) if known is None else min(known.ids)
     readout = known or _add_tokens(tokenizer, TOKENS[head])
     last = max(readout.ids)
     if last >= rows:
         _grow(model, last + 1, seed)
     for matrix in _matrices(model):
         for token in readout.ids:
-            _set_row(matrix, token, tokenizer.eos_token_id, min(num_tokens, rows), init)
+            _copy_row(matrix, tokenizer.eos_token_id, token)
     clear_bias(model, readout)
-    return CnfTokens(readout, spare_row=last < rows, init=init)
+    return CnfTokens(readout, spare_row=last < rows)
 
 
 def name_readout(tokenizer: Any, head: Head) -> tuple[Any, Readout]:
@@ -283,19 +272,8 @@ def _matrices(model: Any) -> list[Any]:
     return [embedding] if head is None or head.weight is embedding.weight else [embedding, head]
 
 
-def _set_row(module: Any, token: int, eos: int | None, num_tokens: int, init: Init) -> None:
+def _copy_row(module: Any, source: int, token: int) -> None:
     import torch
 
     with torch.no_grad():
-        module.weight[token] = _initial(module.weight.data[:num_tokens], eos, init)
-
-
-def _initial(rows_VD: Tensor, eos: int | None, init: Init) -> Tensor:
-    if init == "mean" or eos is None:
-        return rows_VD.float().mean(0).to(rows_VD.dtype)
-    if init == "eos":
-        return rows_VD[eos]
-    lengths_V = rows_VD.float().norm(dim=-1)
-    scale = lengths_V.mean() / lengths_V[eos].clamp_min(1e-12)
-    row_D: Tensor = rows_VD[eos].float() * scale
-    return row_D.to(rows_VD.dtype)
+        module.weight[token] = module.weight[source]

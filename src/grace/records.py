@@ -70,7 +70,7 @@ class Generation(NamedTuple):
 class Response:
     """One sampled response as it is stored (see `Generation` for the fields).
 
-    `trace` is empty unless the model was trained with `train.trace`.
+    `trace` is empty unless the model was trained with `grace.trace`.
     """
 
     id: str

@@ -53,7 +53,7 @@ def run(
         file: your own questions: .jsonl, .csv, .parquet, or hf:OWNER/NAME.
         seed: the seed of everything random; None: 0.
         seeds: this many seeds, each in a directory of its own, and one common report.
-        settings: further settings by name, such as `{"train.epochs": 5}`; `grace list settings`.
+        settings: further settings by name, such as `{"data.train": 500}`; `grace list settings`.
         redo: a stage to do again, with the later ones.
         until: the last stage to do.
         jobs: tasks and seeds at a time, each in a process of its own.

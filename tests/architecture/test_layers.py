@@ -42,7 +42,6 @@ KNOWN_CIRCLES = [  # to be removed; no other may come
     {"methods.grace.fit", "methods.grace.trace"},
     {"model.answering", "model.calls"},
     {"pipeline.context", "pipeline.prompting"},
-    {"pipeline.stages.fit", "pipeline.stages.graded"},
     {"tasks", "tasks.forms", "tasks.jsonl", "tasks.prompts"},
 ]
 

@@ -156,11 +156,11 @@ def test_the_list_of_runs_says_how_far_they_are(finished: Path, tmp_path: Path, 
         shutil.copytree(finished / "run", tmp_path / name)
     for stage in ("score", "report"):
         (tmp_path / "half" / "stages" / f"{stage}.json").unlink()
-    (tmp_path / "broken" / "stages" / "train.json").write_text("{")
+    (tmp_path / "broken" / "stages" / "fit.json").write_text("{")
     rows = json.loads(cli("list", "runs", "--path", tmp_path, "--json").out)
     about = {Path(row["name"]).name: row["about"] for row in rows}
     assert about["whole"] == "finished"
-    assert about["half"] == "done: sample, grade, features, targets, fit, train, answer"
+    assert about["half"] == "done: sample, grade, features, fit, answer"
     assert "--dry-run" in about["broken"]
 
 
@@ -201,8 +201,7 @@ def test_a_new_run_says_nothing_but_its_stages(finished: Path, tmp_path: Path):
         env=os.environ | {"PYTHONPATH": str(Path(tiny_run.__file__).parent)},
     )
     assert done.returncode == 0, done.stderr
-    stages = ["sample", "grade", "features", "targets", "fit"]
-    stages += ["train", "answer", "score", "report"]
+    stages = ["sample", "grade", "features", "fit", "answer", "score", "report"]
     told = re.compile(r"[a-z ]+: \d+/\d+|(right|wrong): |first |  \| ")  # progress and answers
     lines = [line for line in done.stderr.splitlines() if not told.match(line)]
     assert lines == [f"stage {stage}" for stage in stages]
@@ -382,7 +381,7 @@ def test_a_dry_run_finds_an_edited_table_and_a_broken_manifest(
     assert "is finished" in cli("run", finished / "run", "--dry-run").out
     for name, text, told in (
         ("test/grades.jsonl", "\n", "test/grades.jsonl changed after stage grade"),
-        ("stages/train.json", "{", "train.json cannot be read"),
+        ("stages/fit.json", "{", "fit.json cannot be read"),
     ):
         run = tmp_path / name.partition("/")[0]
         shutil.copytree(finished / "run", run)

@@ -114,7 +114,7 @@ def test_empty_answers_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        *("train.epochs=3", "data.shots=3", "data.question_field=q"),
+        *("paper.epochs=3", "data.shots=3", "data.question_field=q"),
         *("model.engine=vllm", "model.path=other"),
     ],
 )
@@ -313,7 +313,7 @@ def test_a_model_without_a_trace_says_how_to_get_one(model: Path, tmp_path: Path
     score = ("score", out, lines)
     for command in (("ask", out, "What is 3 and 21?"), score, (*score, "--skip-bad")):
         result = cli(*command, "--trace")
-        assert result.code == 2 and "train.trace=true" in result.err
+        assert result.code == 2 and "grace.trace=true" in result.err
         assert len(result.err.strip().splitlines()) == 1
     both = cli("ask", out, "What is 3 and 21?", "--trace", "--budget", "4")
     assert both.code == 2 and "leave out --strategy and --budget" in both.err

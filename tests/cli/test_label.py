@@ -188,7 +188,7 @@ def test_a_model_may_run_its_own_code_if_it_is_told_to(
 
 
 @pytest.mark.parametrize(
-    "setting", ["train.epochs=3", "data.train=5", "sample.train_samples=2", "model.engine=vllm"]
+    "setting", ["paper.epochs=3", "data.train=5", "sample.train_samples=2", "model.engine=vllm"]
 )
 def test_a_setting_that_no_labelling_reads_is_a_mistake(
     setting: str, questions: Path, tmp_path: Path, cli: Any

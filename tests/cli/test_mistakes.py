@@ -20,7 +20,7 @@ KNOWN = (
     "likelihood, loglik, p_true, p_true_supervised, p_true_tuned, platt, probe, rows, "
     "semantic_entropy, verbal, verbal_tuned"
 )
-STAGES = "sample, grade, features, targets, fit, train, answer, score, report"
+STAGES = "sample, grade, features, fit, answer, score, report"
 
 
 class Mistake(NamedTuple):
@@ -269,8 +269,8 @@ MISTAKES = [
     ),
     Mistake(
         "a setting is misspelt",
-        f"{RUN} --set train.epoch=3",
-        "settings: unknown setting 'train.epoch'; did you mean 'train.epochs'?",
+        f"{RUN} --set paper.epoch=3",
+        "settings: unknown setting 'paper.epoch'; did you mean 'paper.epochs'?",
     ),
     Mistake(
         "several greedy answers to a question",
@@ -280,13 +280,13 @@ MISTAKES = [
     ),
     Mistake(
         "a setting without a value",
-        f"{RUN} --set train.epochs",
-        "setting 'train.epochs' has no value; write train.epochs=VALUE",
+        f"{RUN} --set paper.epochs",
+        "setting 'paper.epochs' has no value; write paper.epochs=VALUE",
     ),
     Mistake(
         "a word for a number",
-        f"{RUN} --set train.epochs=many",
-        "settings: train.epochs is 'many', expected a whole number",
+        f"{RUN} --set paper.epochs=many",
+        "settings: paper.epochs is 'many', expected a whole number",
     ),
     Mistake(
         "one of several estimators is misspelt",

@@ -70,7 +70,7 @@ def test_it_finds_the_map_and_says_what_it_gains(
         "Brier score: clearly better (5 folds" in shown
         and f"grace ask {tmp_path / 'other'}" in shown
     )
-    assert "run does not use log-probabilities (train.evidence=none): one slope" in shown
+    assert "run does not use log-probabilities (method=paper): one slope" in shown
 
 
 def test_where_nothing_clearly_changes_the_model_may_stay_as_it_is(

@@ -60,7 +60,7 @@ def model_of(head: str) -> Any:
     """Return a tiny model whose rows are random, its tokenizer, and its evidence."""
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
     linear = head == "linear"
-    cnf = add_cnf(model, tokenizer, head="linear" if linear else "token", init="eos")
+    cnf = add_cnf(model, tokenizer, head="linear" if linear else "token")
     if linear:
         generator = torch.Generator().manual_seed(7)
         set_rows(model, cnf.readout, torch.randn(4, 32, generator=generator))

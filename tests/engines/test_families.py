@@ -16,7 +16,7 @@ from packaging.version import Version
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.methods.paper.lora import target_modules
@@ -168,4 +168,4 @@ def test_batches_say_what_generate_says_one_by_one(family: str, tmp_path: Path) 
     alone = [engine.features([p], [a]).mean_ND for p, a in zip(prompts, answers, strict=True)]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=0, atol=CLOSE)
     assert len(dict(engine.generate(prompts, Sampling(3, 1.0, 1.0, 12)))) == len(prompts)
-    assert target_modules(model, TrainSettings().target_modules)
+    assert target_modules(model, PaperSettings().target_modules)

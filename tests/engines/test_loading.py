@@ -344,7 +344,7 @@ def test_a_real_backbone_keeps_its_logits_and_loses_no_answer(shared: Path):
     ids = torch.arange(10, 410).reshape(8, 50)
     with torch.inference_mode():
         before = base.model(ids).logits
-        token = add_cnf(grown.model, grown.tokenizer, init="mean")
+        token = add_cnf(grown.model, grown.tokenizer)
         assert torch.equal(grown.model(ids).logits[..., : token.id], before)
     grown = TransformersEngine(grown.model, grown.tokenizer)
     prompts = [ids[i, : 10 + i].tolist() for i in range(8)]

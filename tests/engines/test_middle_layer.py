@@ -15,11 +15,11 @@ from grace.cnf import add_cnf
 from grace.engines import LAST, Sampling
 from grace.engines.local.layers import LayerRows, blocks, candidates, mlp_output, skeleton
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ConfigError, ModelError
+from grace.errors import ModelError
 from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
 from grace.export.wider import widen
-from grace.pipeline.stages.fit import write_rows_adapter
+from grace.pipeline.stages.grace import write_rows_adapter
 
 EVIDENCE = Evidence.none()
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=2, seed=5)
@@ -28,7 +28,7 @@ SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=2, seed=5)
 def reading(tiny: Any, layer: int = 1, batch: int | None = None) -> TransformersEngine:
     """An engine whose c is read from a block, with random rows."""
     model, tokenizer = tiny
-    add_cnf(model, tokenizer, head="linear", init="mean")
+    add_cnf(model, tokenizer, head="linear")
     width = mlp_output(model, layer).in_features
     rows = torch.randn(4, width, generator=torch.Generator().manual_seed(7))
     middle = LayerRows(layer, rows)
@@ -185,16 +185,6 @@ def test_a_block_is_chosen_only_where_an_export_can_carry_it(tiny):
         del model.config.quantization_config
     assert candidates(model) == [1, 2]
     assert candidates(tiny_models.model("gemma2")) == []
-
-
-def test_a_layer_in_the_middle_needs_rows_without_lora() -> None:
-    from grace.config import override_settings
-
-    for other in (["train.lora=always"], ["train.head=token", "train.evidence=none"]):
-        with pytest.raises(ConfigError, match=r"train\.lora=never"):
-            override_settings({}, ["train.layer=18", *other])
-        assert override_settings({}, other).train.layer == -1
-    assert override_settings({}, ["train.layer=18"]).train.layer == 18
 
 
 def test_the_features_of_the_evidence_are_as_without_a_layer(tiny):

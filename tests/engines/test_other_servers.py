@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 @pytest.fixture
 def model() -> tuple[Any, Any]:
     made, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    cnf = add_cnf(made, tokenizer, head="linear", init="eos")
+    cnf = add_cnf(made, tokenizer, head="linear")
     rows = torch.randn(4, 32, generator=torch.Generator().manual_seed(7))
     set_rows(made, cnf.readout, rows)
     return made, tokenizer

@@ -23,7 +23,7 @@ LONGEST = 24
 @pytest.fixture
 def engine() -> TransformersEngine:
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    add_cnf(model, tokenizer, init="mean")
+    add_cnf(model, tokenizer)
     return TransformersEngine(model, tokenizer, stops=stop_ids(tokenizer, ["e"]))
 
 

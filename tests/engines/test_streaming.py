@@ -24,7 +24,7 @@ KEY = "q"
 def engine(request: pytest.FixtureRequest) -> TransformersEngine:
     """A tiny model, once for every way to read c."""
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-    add_cnf(model, tokenizer, init="eos")
+    add_cnf(model, tokenizer)
     if request.param == "evidence":
         shift = Evidence(
             (0.5, 0.1, 0.01, 0.1, 0.2, 0.3, 1.2), (-1.0, -2.0, -5.0, 1.0, 0.3, 0.5, 0.5)

@@ -26,7 +26,7 @@ CLOSE = 1e-5
 def engine_of(tiny, read_at="predict", **options):
     """An engine whose c differs from p(EOS) and is sometimes large."""
     model, tokenizer = tiny
-    token = add_cnf(model, tokenizer, init="eos")
+    token = add_cnf(model, tokenizer)
     with torch.no_grad():
         model.get_output_embeddings().weight[token.id] *= 0.9
     return TransformersEngine(model, tokenizer, read_at, **options)

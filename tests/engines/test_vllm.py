@@ -47,7 +47,7 @@ class Both:
 
     def __init__(self, how: str = "predict", **config: Any) -> None:
         model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
-        add_cnf(model, tokenizer, init="eos")
+        add_cnf(model, tokenizer)
         card = CARDS[how]
         evidence = EVIDENCE if "evidence" in card else None
         self.llm = fake_vllm.llm(model, **config)

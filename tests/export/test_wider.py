@@ -23,7 +23,7 @@ from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.export import export_model, gguf_wider
 from grace.export.wider import FAINT_HALF, _more, widen
-from grace.pipeline.stages.fit import write_rows_adapter
+from grace.pipeline.stages.grace import write_rows_adapter
 from grace.store import read_card
 
 SAMPLING = Sampling(max_new_tokens=12)
@@ -173,14 +173,14 @@ def test_a_gguf_base_that_cannot_get_wider_is_refused(
 
 def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
     model, tokenizer = tiny
-    readout = add_cnf(model, tokenizer, head="linear", init="mean").readout
+    readout = add_cnf(model, tokenizer, head="linear").readout
     rows = torch.randn(4, mlp_output(model, 1).in_features)
     ids = torch.tensor([PROMPTS[0]])
     with torch.inference_mode():
         before = model(input_ids=ids).logits
     for faint, within in ((None, 1e-4), (FAINT_HALF, 5e-2)):
         other = tiny_models.model("llama_untied")
-        add_cnf(other, tiny_models.tokenizer(), head="linear", init="mean")
+        add_cnf(other, tiny_models.tokenizer(), head="linear")
         widen(other, LayerRows(1, rows), readout.ids, *([faint] if faint else []))
         with torch.inference_mode():
             after = other(input_ids=ids).logits

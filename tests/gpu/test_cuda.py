@@ -7,7 +7,7 @@ import torch
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.methods.paper.examples import Example
@@ -49,7 +49,7 @@ def test_training_on_the_gpu_moves_the_row_and_keeps_float32(dtype, tmp_path):
         cnf,
         examples,
         examples,
-        TrainSettings(learning_rate=1e-2, epochs=4, batch_size=4),
+        PaperSettings(learning_rate=1e-2, epochs=4, batch_size=4),
         seed=0,
         output_dir=tmp_path / "adapter",
         checkpoint_dir=tmp_path / "checkpoints",

@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-PAPER = {"head": "token", "evidence": "none", "loss": "mse", "batch_size": 8, "keep": "last"}
-"""The paper's method, which most tests here are about."""
-
 
 class Trained(NamedTuple):
     result: Any
@@ -50,35 +47,30 @@ def validation() -> list[Any]:
 def train_in(
     folder: Path, name: str, examples: Any, validation: Any, *, dtype: Any = None, **options: Any
 ) -> Trained:
-    """Train a tiny model into `folder`; options are settings or arguments of `train_adapter`.
-
-    `evidence` is the argument.
-    """
+    """Train a tiny model into `folder`; options are settings or arguments of `train_adapter`."""
     import tiny_models
     from grace.cnf import add_cnf
-    from grace.config import TrainSettings
+    from grace.config import PaperSettings
     from grace.methods.paper.trainer import train_adapter
 
-    known = {field.name for field in dataclasses.fields(TrainSettings)} - {"evidence"}
-    settings = {**PAPER, "learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1}
-    settings |= {key: options.pop(key) for key in list(options) if key in known}
-    if settings["head"] == "linear":
-        settings["evidence"] = "likelihood"
+    known = {field.name for field in dataclasses.fields(PaperSettings)}
+    usual = {"learning_rate": 5e-3, "epochs": 2, "rank": 4, "dropout": 0.1, "balance": "none"}
+    given: Any = {key: options.pop(key) for key in list(options) if key in known}
+    settings = PaperSettings(**{**usual, **given})
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     model = model if dtype is None else model.to(dtype)
-    cnf = add_cnf(model, tokenizer, head=settings["head"], init=settings.get("init", "eos"))
+    cnf = add_cnf(model, tokenizer, head=settings.head)
     result = train_adapter(
         model,
         tokenizer,
         cnf,
         examples,
         validation,
-        TrainSettings(**settings),
+        settings,
         seed=options.pop("seed", 0),
         output_dir=folder / "adapter",
         checkpoint_dir=folder / "checkpoints",
         metadata={"base_model": name},
-        end_ids=[3],
         **options,
     )
     return Trained(result, model, tokenizer, cnf, folder / "adapter", folder / "checkpoints")

@@ -14,23 +14,14 @@ from safetensors.torch import load_file
 
 import grace
 import tiny_models
-from grace.cnf import TOKENS, add_cnf, name_readout
-from grace.config import TrainSettings, from_dict
+from grace.cnf import TOKENS, add_cnf
+from grace.config import PaperSettings
 from grace.engines import Sampling
-from grace.engines.local.loading import head_in_float32
-from grace.engines.transformers import TransformersEngine
-from grace.errors import ConfigError
-from grace.evidence import Evidence
 from grace.methods.paper.examples import Example, collate
 from grace.methods.paper.lora import add_lora, light_rows
 from grace.methods.paper.loss import log_confidences, losses
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "sft": {"cnf_in_sft": True},
-    "pre": {"read_at": "prompt"},
-    "disc": {"head": "bins", "gamma": 1.0},
-    "disc-pre": {"head": "bins", "gamma": 1.0, "read_at": "prompt"},
-}
+VARIANTS = ("sft", "pre", "disc", "feed")
 BATCH = [Example("a", (9, 10, 11), (12, 13), 0.3), Example("b", (14,), (15,), 0.95)]
 EMPTY = Example("c", (16, 17), (), 0.5)
 SIGNS = ["llama_tied", "llama_untied", "qwen2", "gemma2"]
@@ -41,7 +32,7 @@ def adapted(name: str, head: Any = "token", dtype: Any = torch.float32) -> tuple
     model, tokenizer = tiny_models.model(name).to(dtype), tiny_models.tokenizer()
     cnf = add_cnf(model, tokenizer, head=head)
     torch.manual_seed(0)
-    peft_model = add_lora(model, cnf, TrainSettings(rank=4))
+    peft_model = add_lora(model, cnf, PaperSettings(rank=4))
     with torch.no_grad():
         for key, parameter in peft_model.named_parameters():
             if parameter.requires_grad:
@@ -158,13 +149,13 @@ def test_training_scoring_and_generating_read_the_same_c_of_a_saved_adapter(
     name: str, variant: str, train: Any, validation: list[Example], tmp_path: Path
 ) -> None:
     seen: list[dict[str, float]] = []
-    options = {"learning_rate": 2e-2, **VARIANTS[variant]}
+    options = {"learning_rate": 2e-2, "variant": variant}
     done = train(name, epochs=2, on_step=lambda *a: seen.append(a[2]), **options)
     base = base_directory(name, tmp_path / "base")
     model = grace.load(base, adapter=done.adapter)
     engine = model.engine
     assert engine.readout == done.cnf.readout
-    assert engine.read_at == options.get("read_at", "predict")
+    assert engine.read_at == {"pre": "prompt", "feed": "feed"}.get(variant, "predict")
     c = engine.confidences(
         [row.prompt_ids for row in validation], [row.response_ids for row in validation]
     )
@@ -189,7 +180,7 @@ def test_grace_pre_starts_where_it_can_learn_and_learns(name: str, train: Any) -
     seen: list[dict[str, float]] = []
     done = train(
         name,
-        read_at="prompt",
+        variant="pre",
         epochs=20,
         learning_rate=2e-2,
         dropout=0.0,
@@ -216,25 +207,13 @@ def test_a_half_precision_model_reads_the_prompt_in_float32_while_training() -> 
     assert (read.bfloat16().float() != read).any()
 
 
-def test_a_half_precision_model_reads_every_step_in_float32_while_training() -> None:
-    peft_model, readout = adapted("llama_untied", "linear", torch.bfloat16)
-    one, evidence = [BATCH[0]], Evidence.none()
-    with light_rows(peft_model, "predict", "linear"):
-        trained = log_confidences(peft_model, one, readout, 0, evidence=evidence, end_ids=(3,))
-    head_in_float32(peft_model)
-    tokenizer, _ = name_readout(tiny_models.tokenizer(), "linear")
-    engine = TransformersEngine(peft_model, tokenizer, evidence=evidence)
-    c = engine.confidences([one[0].prompt_ids], [one[0].response_ids])
-    np.testing.assert_allclose(np.exp(trained), c, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", SIGNS)
 def test_grace_disc_changes_exactly_lora_and_ten_rows(name: str, train: Any) -> None:
     from peft import PeftModel
 
     before, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     ids = sorted(add_cnf(before, tokenizer, head="bins").readout.ids)
-    done = train(name, head="bins", gamma=1.0)
+    done = train(name, variant="disc")
     fresh = tiny_models.model(name)
     add_cnf(fresh, tiny_models.tokenizer(), head="bins")
     with pytest.warns(FutureWarning, match="is_gradient_checkpointing"):
@@ -255,7 +234,7 @@ def test_grace_disc_changes_exactly_lora_and_ten_rows(name: str, train: Any) -> 
 def test_grace_disc_learns_the_bins(train: Any, examples: list[Example]) -> None:
     options = {"epochs": 12, "learning_rate": 2e-2, "dropout": 0.0, "data": examples[:8]}
     seen: list[dict[str, float]] = []
-    train(head="bins", gamma=1.0, on_step=lambda *a: seen.append(a[2]), **options)
+    train(variant="disc", on_step=lambda *a: seen.append(a[2]), **options)
     assert seen[-1]["sft"] < 0.5 * seen[0]["sft"]
     assert seen[-1]["loss"] == pytest.approx(seen[-1]["sft"])
     assert seen[-1]["mean_c"] == pytest.approx(seen[-1]["mean_target"], abs=0.06)
@@ -273,7 +252,7 @@ def test_a_killed_training_of_an_ablation_ends_with_the_same_bytes(
         if done == step:
             raise Killed
 
-    options = {**VARIANTS[variant], "save_every": 2}
+    options = {"variant": variant, "save_every": 2}
     whole = train(folder="whole", **options).adapter
     with pytest.raises(Killed):
         train(folder="cut", on_step=stop, **options)
@@ -284,46 +263,12 @@ def test_a_killed_training_of_an_ablation_ends_with_the_same_bytes(
 
 
 def test_the_adapter_directory_says_what_is_read(train: Any) -> None:
-    done = train(epochs=1, head="bins")
+    done = train(epochs=1, variant="disc")
     record = json.loads((done.adapter / "grace.json").read_text())
     assert record["bin_tokens"] == dict(zip(TOKENS["bins"], done.cnf.readout.ids, strict=True))
     assert "cnf_id" not in record
     card = (done.adapter / "README.md").read_text()
     assert "10 vocabulary rows (`<B1>` to `<B10>`)" in card
     assert load_file(done.adapter / "adapter_model.safetensors")
-    pre = train(epochs=1, read_at="prompt", folder="pre")
+    pre = train(epochs=1, variant="pre", folder="pre")
     assert "the response is not looked at" in (pre.adapter / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"head": "token", "read_at": "prompt", "evidence": "likelihood"},
-            r"before the response .*; set train\.evidence=none",
-        ),
-        (
-            {"head": "bins", "evidence": "likelihood"},
-            r"no logit of <CNF> .*; set train\.evidence=none",
-        ),
-        (
-            {"head": "bins", "read_at": "feed", "evidence": "none"},
-            r"no single token .* train\.read_at=predict",
-        ),
-        (
-            {"read_at": "feed"},
-            r"head=linear is read .*read_at=feed .* set train\.head=token",
-        ),
-        ({"evidence": "none"}, r"head=linear is fitted together with .*evidence=likelihood"),
-        ({"cnf_in_sft": True}, r"head=linear is never a label; .*cnf_in_sft=false"),
-        (
-            {"head": "bins", "gamma": 0.0, "evidence": "none"},
-            r"no loss but the SFT term.* train\.gamma=1",
-        ),
-    ],
-)
-def test_settings_that_exclude_each_other_are_refused_before_anything_runs(
-    settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        from_dict(TrainSettings, settings)

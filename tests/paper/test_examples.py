@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grace.cnf import Readout
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.methods.paper.examples import IGNORED, Example, collate, make_plan
 
 PAD, CNF = 0, 99
@@ -40,8 +40,8 @@ def many(count: int) -> list[Example]:
     return [Example(str(i), (1,) * (1 + i % 7), (2,), (i % 10) / 10) for i in range(count)]
 
 
-def settings(**options: Any) -> TrainSettings:
-    return TrainSettings(**{"epochs": 2, "batch_size": 8, **options})
+def settings(**options: Any) -> PaperSettings:
+    return PaperSettings(**{"epochs": 2, "batch_size": 8, "balance": "none", **options})
 
 
 def test_every_epoch_shows_every_example_once() -> None:

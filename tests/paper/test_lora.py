@@ -8,7 +8,7 @@ import transformers
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.errors import ConfigError
 from grace.methods.paper.examples import Example, collate
 from grace.methods.paper.lora import (
@@ -108,7 +108,7 @@ def adapted(name: str, dtype: Any = torch.float32, **options: Any) -> tuple[Any,
     model, tokenizer = tiny_models.model(name).to(dtype), tiny_models.tokenizer()
     cnf = add_cnf(model, tokenizer)
     torch.manual_seed(0)
-    peft_model = add_lora(model, cnf, TrainSettings(rank=4, **options))
+    peft_model = add_lora(model, cnf, PaperSettings(rank=4, **options))
     with torch.no_grad():
         for key, parameter in peft_model.named_parameters():
             if parameter.requires_grad:

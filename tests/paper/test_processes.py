@@ -57,8 +57,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "options",
     [
-        {"read_at": "predict"},
-        {"read_at": "feed", "name": "llama_tied"},
+        {"variant": "grace"},
+        {"variant": "feed", "name": "llama_tied"},
         {"micro_batch_size": 2, "keep": "best", "batch_size": 6},
     ],
     ids=["predict", "feed-tied", "accumulated-best"],

@@ -10,14 +10,12 @@ import torch
 
 import tiny_models
 from grace.cnf import add_cnf
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.engines.local import forward
-from grace.evidence import Evidence
 from grace.methods.paper.examples import collate
 from grace.methods.paper.lora import add_lora, light_rows, set_activation_checkpointing
 from grace.methods.paper.loss import losses
 
-EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3)
 LEAD = tuple(range(20, 60))
 
 
@@ -26,10 +24,7 @@ def prepared(name: str, head: str, examples: list[Any]) -> Any:
     torch.manual_seed(0)
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     cnf = add_cnf(model, tokenizer, head=head)
-    evidence = "likelihood" if head == "linear" else "none"
-    settings = TrainSettings(
-        head=head, evidence=evidence, dropout=0.0, target_modules=("all-linear",)
-    )
+    settings = PaperSettings(dropout=0.0, target_modules=("all-linear",))
     peft_model = add_lora(model, cnf, settings)
     for parameter_name, parameter in peft_model.named_parameters():
         if "lora_B" in parameter_name:
@@ -42,9 +37,7 @@ def step(peft_model: Any, readout: Any, batch: Any, read_at: str) -> tuple[Any, 
     """Return the loss of each example and the gradients."""
     peft_model.zero_grad()
     with light_rows(peft_model, read_at):
-        evidence = EVIDENCE if readout.head == "linear" else None
-        options = {"read_at": read_at, "loss": "log", "evidence": evidence, "end_ids": [3]}
-        terms = losses(peft_model, batch, readout, **options)
+        terms = losses(peft_model, batch, readout, read_at=read_at)  # type: ignore[arg-type]
         loss_B = terms.calibration + 0.1 * terms.sft
         loss_B.sum().backward()
     named = peft_model.named_parameters()
@@ -61,7 +54,7 @@ def columns_read(peft_model: Any) -> list[int]:
 @pytest.mark.parametrize("name", ["llama_tied", "llama_untied", "qwen2", "gemma3"])
 @pytest.mark.parametrize(
     ("head", "read_at"),
-    [("linear", "predict"), ("token", "predict"), ("token", "feed"), ("token", "prompt")],
+    [("bins", "predict"), ("token", "predict"), ("token", "feed"), ("token", "prompt")],
 )
 def test_loss_and_gradients_are_those_of_prompts_read_whole(
     name: str, head: str, read_at: str, examples: list[Any], monkeypatch: pytest.MonkeyPatch
@@ -85,7 +78,7 @@ def test_loss_and_gradients_are_those_of_prompts_read_whole(
 def test_prompts_are_read_whole_where_activations_are_computed_again(
     examples: list[Any],
 ) -> None:
-    peft_model, readout, batch = prepared("llama_untied", "linear", examples)
+    peft_model, readout, batch = prepared("llama_untied", "token", examples)
     set_activation_checkpointing(peft_model.get_base_model(), True)
     read = columns_read(peft_model)
     step(peft_model, readout, batch, "predict")

@@ -24,12 +24,9 @@ QUESTIONS, SAMPLES = 24, 3  # of the training split
 SURE, UNSURE = -0.1, -3.0
 CUT = 5  # every fifth response, from the third, is cut
 PAPER = (
-    "target.folds=4",
-    "target.min_count=1",
-    'target.features=["mean"]',
-    "target.kind=bins",
-    "train.head=token",
-    "train.evidence=none",
+    "method=paper",
+    "paper.folds=4",
+    "paper.min_count=1",
 )
 WIDTH = 40  # of the hidden states, more than there are questions
 

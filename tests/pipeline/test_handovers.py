@@ -11,7 +11,7 @@ from typing import Any
 import made_up_run
 import numpy as np
 import pytest
-from made_up_run import SAMPLES, SURE, UNSURE
+from made_up_run import SAMPLES
 from safetensors.numpy import load_file, save_file
 
 import grace.methods.paper.trainer
@@ -21,10 +21,9 @@ from grace.estimators import Fitted
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import draw_further, sample_split, sampling_for
 from grace.pipeline.scaling import guarantees
-from grace.pipeline.stages import fit, sample, score, targets
+from grace.pipeline.stages import features, paper, sample, score
 from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.score import checked
-from grace.pipeline.stages.train import train_run_adapter
 from grace.records import Generation, Question, Response
 from grace.store import CARD, SPLITS, write_json
 from grace.thresholds import selective
@@ -46,7 +45,8 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
             "train_adapter",
             lambda *args, **options: calls.append((args, options)),
         )
-        train_run_adapter(context)
+        targets = [row.target for row in context.directory.split("train").targets.read()]
+        paper.train_run_adapter(context, np.array(targets))
         ((_, _, _, examples, validation, _), options) = calls[0]
         return SimpleNamespace(examples=examples, validation=validation, **options)
 
@@ -85,23 +85,10 @@ def test_every_example_has_the_prompt_of_its_own_question(context, handed):
         assert f"{name} {question.removeprefix(name)}?" in tokenizer.decode(one.prompt_ids)
 
 
-def test_the_trainer_gets_the_evidence_of_the_training_responses(tmp_path, handed):
-    """Sure answers are right in training, and unsure ones among the validation questions."""
-    context = made_up_run.make(tmp_path, "train.evidence=likelihood")
-    fit.fit(context)
-    evidence = handed(context).evidence
-    assert evidence.of([SURE, SURE], SURE) > evidence.of([UNSURE, UNSURE], UNSURE) + 1
-
-
-def test_without_evidence_the_trainer_gets_none(context, handed):
-    fit.fit(context)
-    assert handed(context).evidence is None
-
-
 def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
     """The states of a question's responses are nearly equal, so a probe could look them up."""
     split = context.directory.split("train")
-    scores, _ = targets.make_run_targets(context)
+    scores, _ = paper.make_run_targets(context)
     grades = split.grades.read()
     own = [grade.question_id == "train4" for grade in grades]
     flipped = [
@@ -109,7 +96,7 @@ def test_a_target_never_comes_from_a_probe_that_saw_its_question(context):
         for grade, mine in zip(grades, own, strict=True)
     ]
     split.grades.write(flipped)
-    again, _ = targets.make_run_targets(context)
+    again, _ = paper.make_run_targets(context)
     assert sum(own) == SAMPLES
     np.testing.assert_allclose(again[own], scores[own], atol=1e-6)
     assert np.abs(again[~np.array(own)] - scores[~np.array(own)]).max() > 1e-3
@@ -119,14 +106,15 @@ def test_a_run_of_fewer_questions_than_folds_has_a_fold_for_each(tmp_path):
     scores = []
     for folds in (30, made_up_run.QUESTIONS):
         (folder := tmp_path / str(folds)).mkdir()
-        context = made_up_run.make(folder, f"target.folds={folds}")
-        scores.append(targets.make_run_targets(context)[0])
+        context = made_up_run.make(folder, f"paper.folds={folds}")
+        scores.append(paper.make_run_targets(context)[0])
     np.testing.assert_array_equal(*scores)
 
 
-def test_a_target_is_the_share_of_right_answers_in_its_bin(context):
+def test_a_target_is_the_share_of_right_answers_in_its_bin(context, monkeypatch):
     split = context.directory.split("train")
-    targets.targets(context)
+    monkeypatch.setattr(paper, "train_run_adapter", lambda *_: context.directory.adapter.mkdir())
+    paper.fit_run(context)
     rows, correct = split.targets.read(), [grade.correct for grade in split.grades.read()]
     assert [row.id for row in rows] == [response.id for response in split.responses.read()]
     for row in rows:
@@ -146,8 +134,8 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
             StepStates(*np.zeros((2, len(prompts), 0, 2), np.float32)),
         )
     }
-    monkeypatch.setattr(targets, "SHARD_ROWS", 20)
-    targets.features(context)
+    monkeypatch.setattr(features, "SHARD_ROWS", 20)
+    features.features(context)
     samples = context.samples(context.directory.split("train"))
     stored = load_file(context.directory.split("train").features)
     pairs = zip(samples.prompts, samples.responses, strict=True)
@@ -162,10 +150,10 @@ def test_features_are_held_once_while_they_are_joined(context, monkeypatch):
         return {LAST: LayerStates(some, steps)}
 
     context.engines.base.states = states
-    monkeypatch.setattr(targets, "SHARD_ROWS", 10)
+    monkeypatch.setattr(features, "SHARD_ROWS", 10)
     file = context.directory.split("train").features
     tracemalloc.start()
-    targets.features(context)
+    features.features(context)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.6 * file.stat().st_size
@@ -173,7 +161,6 @@ def test_features_are_held_once_while_they_are_joined(context, monkeypatch):
 
 
 def test_features_that_other_settings_have_begun_are_made_anew(context, monkeypatch):
-    """`train.lora` is a setting of a later stage, and decides which layers are read here."""
     read, killed = [], [2]
 
     def states(prompts, responses, steps_NB, layers):
@@ -186,13 +173,13 @@ def test_features_that_other_settings_have_begun_are_made_anew(context, monkeypa
         return dict.fromkeys([LAST, *layers], LayerStates(Features(*[zeros] * 3), steps))
 
     context.engines.base.states = states
-    monkeypatch.setattr(targets, "SHARD_ROWS", 20)
-    monkeypatch.setattr(targets, "layers_to_read", lambda *_: [3])
+    monkeypatch.setattr(features, "SHARD_ROWS", 20)
+    monkeypatch.setattr(features, "layers_to_read", lambda *_: [3])
     with pytest.raises(KeyboardInterrupt):
-        targets.features(context)
-    monkeypatch.setattr(targets, "layers_to_read", lambda *_: [])
+        features.features(context)
+    monkeypatch.setattr(features, "layers_to_read", lambda *_: [])
     killed[0] = 99
-    targets.features(context)
+    features.features(context)
     total = len(context.samples(context.directory.split("train")).responses)
     assert sum(read[2:]) == total > 40
     assert "mean.3" not in load_file(context.directory.split("train").features)

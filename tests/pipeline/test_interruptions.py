@@ -17,9 +17,9 @@ import trials
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_REMOUNT, MS_PRIVATE, MS_REC = 1, 32, 1 << 18, 16384
 # Stages, and how many bytes the disk has left when they begin; training writes many files.
-FAST = [("sample", 0), ("train", 30_000), ("report", 2_000)]
+FAST = [("sample", 0), ("fit", 30_000), ("report", 2_000)]
 SLOW = [(stage, 2_000) for stage in trials.STAGES if stage != "report"]
-SLOW += [("train", left) for left in range(12_000, 120_000, 12_000)]
+SLOW += [("fit", left) for left in range(12_000, 120_000, 12_000)]
 SLOW += [("report", left) for left in (60_000, 150_000, 250_000)]
 
 
@@ -137,7 +137,7 @@ def test_a_read_only_directory_is_one_line(
     assert "Read-only file system" in line
 
 
-@pytest.mark.parametrize("stage", ["sample", "train"])
+@pytest.mark.parametrize("stage", ["sample", "fit"])
 def test_ctrl_c_ends_with_130_and_the_run_resumes(
     stage: str, reference: Any, finish: Any, tmp_path: Path
 ) -> None:
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_with_130_and_the_run_resumes(
 def test_a_second_process_on_the_same_run_is_refused_at_once(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
-    run = reference.before("train", tmp_path)
+    run = reference.before("fit", tmp_path)
     process, stderr = trials.start(trials.run, run, reference.settings)
     with stderr:
         assert stderr.readline() == b"stage train\n"

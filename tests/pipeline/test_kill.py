@@ -80,14 +80,14 @@ def test_a_kill_in_the_middle_of_redo_leaves_a_run_that_fits_its_settings(
     event: int, reference: Any, tmp_path: Path
 ) -> None:
     run = reference.copy(tmp_path)
-    changed = trials.settings(reference.inputs, "train.gamma=0.5", "report.bins=5")
-    ended = _until(event, run, changed, "train")
+    changed = trials.settings(reference.inputs, "paper.gamma=0.5", "report.bins=5")
+    ended = _until(event, run, changed, "fit")
     assert ended.code == -9
     config = json.loads((run / "config.json").read_text())
     if config["settings"]["report"]["bins"] == 5:  # nothing of the old settings is left
         assert trials.finish(trials.run, run, changed).code == 0
-        assert trials.finish(trials.run, run, changed, "train").code == 0
-        assert json.loads((run / "adapter/grace.json").read_text())["train"]["gamma"] == 0.5
+        assert trials.finish(trials.run, run, changed, "fit").code == 0
+        assert json.loads((run / "adapter/grace.json").read_text())["paper"]["gamma"] == 0.5
         return
     ended = trials.finish(trials.run, run, reference.settings)
     assert ended.code == 0, ended.said

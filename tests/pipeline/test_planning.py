@@ -75,8 +75,8 @@ def test_an_answer_takes_at_most_half_the_context_as_in_the_run(settings: RunSet
 
 
 def test_the_plan_follows_the_settings(settings: RunSettings):
-    twice = changed(settings, train={"epochs": 2 * settings.train.epochs})
-    assert tokens(twice, "train") == 2 * tokens(settings, "train")
+    twice = changed(settings, paper={"epochs": 2 * settings.paper.epochs})
+    assert tokens(twice, "fit") == 2 * tokens(settings, "fit")
     more = changed(settings, sample={"train_samples": 3})
     assert tokens(more, "features") == 3 * tokens(settings, "features")
     away = changed(settings, report={"transfer": ("sciq",)})
@@ -125,7 +125,7 @@ def test_a_dry_run_plans_only_what_is_left(
     def stages(*options: str) -> list[str]:
         return [step["stage"] for step in json.loads(planned("--json", *options))["."]]
 
-    run(tmp_path / "run", settings, until="train")
+    run(tmp_path / "run", settings, until="fit")
     assert stages() == ["answer", "score", "report"]
     assert stages("--until", "score") == ["answer", "score"]
     assert planned("--until", "fit").startswith(f"{tmp_path}/run: stage fit is done; next: grace")

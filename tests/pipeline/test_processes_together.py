@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:Futu
 
 def settings(finished: Path) -> list[str]:
     where = (f"model.path={finished / 'model'}", f"data.file={finished / 'questions.jsonl'}")
-    return [*where, "data.task=jsonl", *tiny_run.FAST, "train.dropout=0"]
+    return [*where, "data.task=jsonl", *tiny_run.FAST, "paper.dropout=0"]
 
 
 def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
@@ -34,11 +34,11 @@ def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
     assert run(path, how, until="sample") == {}
     assert RunDir(path).done("sample")
     assert not RunDir(path).done("grade")
-    with pytest.raises(RunError, match="--until fit"):
+    with pytest.raises(RunError, match="--until features"):
         train_together(path)
     assert run(path, how, until="fit") == {}
     train_together(path)
-    assert RunDir(path).done("train")
+    assert RunDir(path).done("fit")
     train_together(path)  # there is nothing left to do
     assert run(path, how)["rows"]
     assert run(path, how, until="sample")["rows"]
@@ -46,31 +46,19 @@ def test_a_run_stops_after_the_stage_that_was_named_and_goes_on_later(
         run(path, how, until="tain")
 
 
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_where_the_rows_are_copied_no_process_waits_for_the_others_to_train(
-    rank: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    linear = (
-        "train.head=linear",
-        "train.evidence=likelihood",
-        "train.loss=log",
-        "train.trace=true",
-    )
+def test_a_run_that_trains_nothing_is_refused(finished: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    run(path, override_settings({}, [*settings(finished), *linear]), until="fit")
-    for module in ("processes", "stages.train"):
-        monkeypatch.setattr(f"grace.pipeline.{module}.train_run_adapter", pytest.fail)
-    monkeypatch.setenv("RANK", rank)
-    train_together(path)
-    assert RunDir(path).done("train") == (rank == "0")
+    run(path, override_settings({}, [*settings(finished), "method=grace"]), until="features")
+    with pytest.raises(RunError, match=r"has method=grace.* go on: grace run"):
+        train_together(path)
 
 
 @pytest.mark.slow
 def test_two_processes_of_torchrun_train_the_adapter_of_one(finished: Path, tmp_path: Path) -> None:
     how = override_settings({}, settings(finished))
     one, two = tmp_path / "one", tmp_path / "two"
-    run(one, how, until="train")
-    run(two, how, until="fit")
+    run(one, how, until="fit")
+    run(two, how, until="features")
     here = str(Path(tiny_run.__file__).parent)
     environment = os.environ | {"PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     grace = str(Path(sys.executable).parent / "grace")
@@ -86,5 +74,5 @@ def test_two_processes_of_torchrun_train_the_adapter_of_one(finished: Path, tmp_
     found, wanted = (load_file(p / "adapter" / "adapter_model.safetensors") for p in (two, one))
     for key, tensor in wanted.items():
         np.testing.assert_allclose(found[key], tensor, atol=2e-4, err_msg=key)
-    assert RunDir(two).changed_files("train") == []
+    assert RunDir(two).changed_files("fit") == []
     assert run(two, how)["rows"]

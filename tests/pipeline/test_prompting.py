@@ -49,7 +49,7 @@ def test_a_run_without_settings_asks_as_most_training_questions_are_answered_rig
     inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = settings(inputs, "chat")
-    run(tmp_path / "run", given, until="train")
+    run(tmp_path / "run", given, until="fit")
     found = read_json(tmp_path / "run/train/asking.json")
     tried = {(row["prompt"], row["shots"]): row["right"] for row in found["tried"]}
     assert list(tried) == [("paper", 0), ("short", 0), ("text", 5)]
@@ -62,7 +62,7 @@ def test_a_run_without_settings_asks_as_most_training_questions_are_answered_rig
     assert said.count("prompts tried on 16 training questions") == 1
     assert " train, 6 validation, 13 test, and 5 as examples in every prompt (at most" in said
     assert read_json(tmp_path / "run/config.json")["settings"]["data"]["prompt"] == "auto"
-    run(tmp_path / "run", given, until="train")  # and goes on as it began
+    run(tmp_path / "run", given, until="fit")  # and goes on as it began
 
 
 @pytest.mark.parametrize(

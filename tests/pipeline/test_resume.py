@@ -24,9 +24,7 @@ OUTPUTS = {
     "sample": "train/responses.jsonl",
     "grade": "test/grades.jsonl",
     "features": "train/features.safetensors",
-    "targets": "train/targets.json",
-    "fit": "train/readout.json",
-    "train": "adapter/adapter_model.safetensors",
+    "fit": "adapter/adapter_model.safetensors",
     "answer": "test/tuned/responses.jsonl",
     "score": "test/tuned/confidences/grace.jsonl",
     "report": "report.html",
@@ -138,7 +136,7 @@ def test_a_file_that_changed_after_its_stage_is_refused_by_name(
 
 @pytest.mark.parametrize(
     "stage",
-    [s if s in ("train", "report") else pytest.param(s, marks=SLOW) for s in trials.STAGES],
+    [s if s in ("fit", "report") else pytest.param(s, marks=SLOW) for s in trials.STAGES],
 )
 def test_redo_of_any_stage_gives_the_same_run(
     stage: str, reference: Any, finish: Any, tmp_path: Path
@@ -158,11 +156,11 @@ def test_a_changed_setting_is_refused_with_the_difference_and_both_ways_on(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
     run = reference.copy(tmp_path)
-    ended = finish(run, "train.epochs=1", "report.bins=5")
+    ended = finish(run, "paper.epochs=1", "report.bins=5")
     assert ended.code == 2
-    for words in ("train.epochs: 2 -> 1", "report.bins: 10 -> 5", "another directory"):
+    for words in ("paper.epochs: 2 -> 1", "report.bins: 10 -> 5", "another directory"):
         assert words in ended.said
-    assert "--redo train" in ended.said
+    assert "--redo fit" in ended.said
     assert reference.differences(run) == []
 
 
@@ -207,24 +205,24 @@ def test_a_further_estimator_is_rated_beside_those_that_are_done(
 def test_unfinished_training_goes_on_with_less_memory_and_finished_training_stays(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
-    run = reference.before("train", tmp_path)
+    run = reference.before("fit", tmp_path)
     shutil.copytree(reference.run / "checkpoints", run / "checkpoints")
     shutil.rmtree(run / "checkpoints" / "checkpoint-14")  # as if killed after the first epoch
-    assert finish(run, "train.micro_batch_size=2").code == 0
+    assert finish(run, "paper.micro_batch_size=2").code == 0
     config = json.loads((run / "config.json").read_text())
-    assert config["settings"]["train"]["micro_batch_size"] == 2
+    assert config["settings"]["paper"]["micro_batch_size"] == 2
     log = (run / "adapter" / "training_log.jsonl").read_text().splitlines()
     whole = (reference.run / "adapter" / "training_log.jsonl").read_text().splitlines()
     assert log[:8] == whole[:8]  # steps 0 to 7 were not done again
-    ended = finish(run, "train.micro_batch_size=1")
+    ended = finish(run, "paper.micro_batch_size=1")
     assert ended.code == 2
-    assert "train.micro_batch_size: 2 -> 1" in ended.said
+    assert "paper.micro_batch_size: 2 -> 1" in ended.said
 
 
 def test_stages_of_which_nothing_is_done_take_new_settings_and_keep_nothing_of_the_old(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
-    run, new = reference.before("train", tmp_path / "old"), tmp_path / "new" / "run"
+    run, new = reference.before("fit", tmp_path / "old"), tmp_path / "new" / "run"
     shutil.copytree(reference.run / "test/tuned/confidences", run / "test/tuned/confidences")
     (run / "report.md").write_text("of other settings")
     elsewhere = trials.settings(reference.inputs, 'report.transfer=["sciq"]')
@@ -255,8 +253,8 @@ def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
     run, new = reference.copy(tmp_path / "old"), tmp_path / "new" / "run"
-    assert finish(run, "train.epochs=1", redo="train").code == 0
-    assert finish(new, "train.epochs=1").code == 0
+    assert finish(run, "paper.epochs=1", redo="fit").code == 0
+    assert finish(new, "paper.epochs=1").code == 0
     assert trials.tree(run) == trials.tree(new)
 
 
@@ -268,12 +266,8 @@ def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
         (
             "features",
             (
-                "train.head=linear",
-                "train.evidence=likelihood",
-                "train.loss=log",
-                "train.keep=best",
-                "train.lora=never",
-                "train.layer=99",
+                "method=grace",
+                "grace.layer=99",
             ),
             "use 1 to",
         ),
@@ -293,7 +287,7 @@ def test_redo_of_a_later_stage_refuses_settings_of_an_earlier_one(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
     run = reference.copy(tmp_path)
-    ended = finish(run, "sample.max_new_tokens=8", redo="train")
+    ended = finish(run, "sample.max_new_tokens=8", redo="fit")
     assert ended.code == 2
     assert "sample.max_new_tokens: 12 -> 8" in ended.said
     assert "--redo sample" in ended.said
@@ -304,12 +298,12 @@ def test_a_stage_killed_in_a_redo_does_not_keep_checkpoints_of_other_settings(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
     run = reference.copy(tmp_path)
-    chosen = trials.settings(reference.inputs, "train.epochs=1")
-    ended = trials.kill_in("answer", 0, trials.run, run, chosen, "train")
+    chosen = trials.settings(reference.inputs, "paper.epochs=1")
+    ended = trials.kill_in("answer", 0, trials.run, run, chosen, "fit")
     assert (ended.code, ended.stage) == (-9, "answer")
     assert finish(run).code == 2  # the new settings hold now
     shutil.copytree(reference.run / "checkpoints", run / "checkpoints", dirs_exist_ok=True)
-    assert finish(run, redo="train").code == 0
+    assert finish(run, redo="fit").code == 0
     assert reference.differences(run) == []
 
 
@@ -318,7 +312,7 @@ def test_a_missing_config_is_refused_while_stages_are_done(
 ) -> None:
     run = reference.copy(tmp_path)
     (run / "config.json").unlink()
-    ended = finish(run, "train.epochs=1")
+    ended = finish(run, "paper.epochs=1")
     assert ended.code == 2
     assert "config.json is missing, but stage sample is done" in ended.said
     assert not (run / "config.json").exists()

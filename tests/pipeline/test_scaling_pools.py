@@ -219,7 +219,7 @@ def test_training_again_forgets_what_was_scaled_with_the_old_model(scaled: Path,
     path = shutil.copytree(scaled, tmp_path / "run")
     (path / "threshold.json").write_text("{}")
     settings = load_run_settings(path)
-    run(path, settings, redo="train")
+    run(path, settings, redo="fit")
     assert not (path / "threshold.json").exists()
     assert not list(path.glob("scaling.*")) and not (path / "stages/scale.json").exists()
     assert not (path / "test/tuned/pool-6-t0.8").exists()
@@ -244,7 +244,7 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
         (ScaleSettings(estimators=("p_tru",)), "did you mean 'p_true'"),
         (ScaleSettings(strategies=("verbal-es",)), "add --estimators verbal"),
         (ScaleSettings(strategies=("grace-es,threshold",)), "write NAME=VALUE"),
-        (ScaleSettings(strategies=("grace-drop",)), "run --set train.trace=true --redo features"),
+        (ScaleSettings(strategies=("grace-drop",)), "run --set grace.trace=true --redo features"),
         (ScaleSettings(estimators=("consistency+platt",)), "consistency.platt compares a response"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -12,7 +12,7 @@ import trials
 import grace
 from grace.errors import ConfigError
 
-QUICK = ("train.epochs=1",)
+QUICK = ("paper.epochs=1",)
 
 
 def resume_without_recipe(path: Path, *changes: str, redo: str | None = None) -> None:
@@ -56,8 +56,8 @@ def test_a_finished_study_does_nothing_again(study: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ("train.gamma=0.5", "train.gamma: 0.1 -> 0.5"),
-        ("train.micro_batch_size=2", "train.micro_batch_size: 0 -> 2"),
+        ("paper.gamma=0.5", "paper.gamma: 0.1 -> 0.5"),
+        ("paper.micro_batch_size=2", "paper.micro_batch_size: 0 -> 2"),
     ],
 )
 def test_a_changed_setting_of_a_study_is_refused(change: str, difference: str, study: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_changed_setting_of_a_study_is_refused(change: str, difference: str, s
     ended = trials.finish(resume_without_recipe, study, change)
     assert ended.code == 2
     assert difference in ended.said
-    assert "--redo train" in ended.said
+    assert "--redo fit" in ended.said
     assert trials.tree(study) == before
 
 

@@ -27,9 +27,9 @@ estimators = ["grace", "platt", "likelihood+isotonic"]
 tasks = ["pocket_people", "pocket_places"]
 transfer = true
 [study.task.pocket_places]
-train = { gamma = 0.5 }
-[study.variant.grace-log]
-train = { row_learning_rate = 0.02 }
+paper = { gamma = 0.5 }
+[study.variant.grace-row]
+paper = { row_learning_rate = 0.02 }
 """
 
 
@@ -52,7 +52,7 @@ def report_of(path: Path) -> dict[str, Any]:
 def test_every_method_is_rated_in_domain_and_out_of_domain(study: Path):
     rows = report_of(study)["rows"]
     found = {(row["train_task"], row["task"], row["estimator"]) for row in rows}
-    methods = ("grace", "grace@base", "grace-log", "grace-log@base")
+    methods = ("grace", "grace@base", "grace-row", "grace-row@base")
     methods += ("platt", "likelihood+isotonic")
     tasks = (PEOPLE, PLACES)
     assert found == {(a, b, method) for a in tasks for b in tasks for method in methods}
@@ -63,7 +63,7 @@ def test_settings_of_one_task_hold_for_it_alone(study: Path):
     configs = [
         json.loads((study / t / "grace" / "config.json").read_text()) for t in (PEOPLE, PLACES)
     ]
-    assert [config["settings"]["train"]["gamma"] for config in configs] == [0.1, 0.5]
+    assert [config["settings"]["paper"]["gamma"] for config in configs] == [0.1, 0.5]
 
 
 def test_out_of_domain_answers_of_the_backbone_are_those_of_the_other_run(study: Path):
@@ -77,7 +77,7 @@ def test_out_of_domain_answers_of_the_backbone_are_those_of_the_other_run(study:
 
 
 def test_a_variant_shares_answers_and_targets_and_trains_its_own_adapter(study: Path):
-    ours, theirs = study / PEOPLE / "grace", study / PEOPLE / "grace-log"
+    ours, theirs = study / PEOPLE / "grace", study / PEOPLE / "grace-row"
     for name in ("train/responses.jsonl", "train/targets.jsonl", "train/features.safetensors"):
         assert (ours / name).read_bytes() == (theirs / name).read_bytes()
     assert (ours / "stages" / "sample.timing.jsonl").read_bytes() == (
@@ -87,22 +87,19 @@ def test_a_variant_shares_answers_and_targets_and_trains_its_own_adapter(study: 
     assert (ours / weights).read_bytes() != (theirs / weights).read_bytes()
 
 
-@pytest.mark.parametrize("main", ["head='token', evidence='none'", "lora='always'"])
-def test_a_variant_that_reads_blocks_stores_them_itself(main: str, tmp_path: Path):
+def test_a_variant_that_reads_blocks_stores_them_itself(tmp_path: Path):
     """As in the recipes of the paper: their main run needs the last hidden state only."""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        f"train = {{ {main} }}\nreport = {{ name = 'other' }}\n"
-        "[study.variant.grace]\n"
-        "train = { head = 'linear', evidence = 'likelihood', lora = 'auto', layer = -1 }\n"
+        "method = 'paper'\nreport = { name = 'other' }\n[study.variant.grace]\nmethod = 'grace'\n"
     )
     model = tiny_run.write_model(tmp_path / "model")
     file = tiny_run.write_questions(tmp_path / "questions.jsonl")
-    fast = [one for one in tiny_run.FAST if not one.startswith(("train.", "report."))]
+    fast = [one for one in tiny_run.FAST if not one.startswith(("method", "report."))]
     options = [f"model.path={model}", "data.task=jsonl", f"data.file={file}", *fast]
     made = resolve_study(tmp_path / "run", recipe, options)
     run_study(tmp_path / "run", made, until="fit")
-    assert (tmp_path / "run/grace/rows/grace.json").exists()
+    assert (tmp_path / "run/grace/adapter/rows.safetensors").exists()
     shared = [tmp_path / "run" / name / "train/responses.jsonl" for name in ("grace", "other")]
     assert shared[0].read_bytes() == shared[1].read_bytes()
 
@@ -110,7 +107,7 @@ def test_a_variant_that_reads_blocks_stores_them_itself(main: str, tmp_path: Pat
 def test_redo_of_a_study_removes_the_common_report(study: Path, tmp_path: Path):
     path = Path(shutil.copytree(study, tmp_path / "run"))
     (path / "scaling.json").write_text("{}")
-    run_study(path, resolve_study(path, None, []), redo="train", until="train")
+    run_study(path, resolve_study(path, None, []), redo="fit", until="fit")
     assert not (path / "report.json").exists() and not (path / "scaling.json").exists()
     with pytest.raises(RunError, match="not finished"):
         report_runs([path])
@@ -125,7 +122,7 @@ def test_costs_are_measured(study: Path):
         assert (row["extra_forward_tokens_per_answer"] == 0) == (name != "grace@base")
         assert (row["extra_requests_per_answer"] == 0) == (name != "grace@base")
         assert row["seconds_per_answer"] > 0 and row["fit_seconds"] >= 0
-    timed = (study / PEOPLE / "grace" / "stages" / "train.timing.jsonl").read_text("utf-8")
+    timed = (study / PEOPLE / "grace" / "stages" / "fit.timing.jsonl").read_text("utf-8")
     steps = [json.loads(line) for line in timed.splitlines()]
     log = study / PEOPLE / "grace" / "adapter" / "training_log.jsonl"
     assert len(steps) == json.loads(log.read_text("utf-8").splitlines()[-1])["step"]
@@ -144,13 +141,13 @@ def test_one_task_of_a_recipe_has_its_own_settings_and_no_transfer_to_the_others
 ):
     chosen = narrowed(study, tmp_path / "run", PLACES)
     runs = chosen.runs()
-    assert list(map(str, runs)) == ["grace", "grace-log"]
+    assert list(map(str, runs)) == ["grace", "grace-row"]
     assert {own.data.task for own in runs.values()} == {PLACES}
-    assert {own.train.gamma for own in runs.values()} == {0.5}
-    assert [own.train.row_learning_rate for own in runs.values()] == [0.0, 0.02]
+    assert {own.paper.gamma for own in runs.values()} == {0.5}
+    assert [own.paper.row_learning_rate for own in runs.values()] == [0.0, 0.02]
     assert {own.report.transfer for own in runs.values()} == {()}
     people = narrowed(study, tmp_path / "run", PEOPLE).runs()
-    assert {own.train.gamma for own in people.values()} == {0.1}
+    assert {own.paper.gamma for own in people.values()} == {0.1}
 
 
 def test_one_task_of_a_recipe_keeps_its_seeds(study: Path, tmp_path: Path):
@@ -160,14 +157,14 @@ def test_one_task_of_a_recipe_keeps_its_seeds(study: Path, tmp_path: Path):
         [f"data.task = {PLACES}", "model.path=pocket"],
         seeds=2,
     )
-    folders = ["seed-0/grace", "seed-0/grace-log", "seed-1/grace", "seed-1/grace-log"]
+    folders = ["seed-0/grace", "seed-0/grace-row", "seed-1/grace", "seed-1/grace-row"]
     assert list(map(str, chosen.runs())) == folders
 
 
 def test_one_task_of_a_recipe_is_run_and_resumes_by_name(study: Path, tmp_path: Path):
     out = tmp_path / "run"
     run_study(out, narrowed(study, out, PLACES), until="grade")
-    assert sorted(path.parent.name for path in out.glob("*/config.json")) == ["grace", "grace-log"]
+    assert sorted(path.parent.name for path in out.glob("*/config.json")) == ["grace", "grace-row"]
     done = (study / PLACES / "grace" / "test" / "grades.jsonl").read_bytes()
     assert (out / "grace" / "test" / "grades.jsonl").read_bytes() == done
     resumed = resolve_study(out, None, ())
@@ -225,7 +222,7 @@ def test_grace_run_names_the_runs_that_are_left_and_the_first_run_of_a_study(
     copy = tmp_path / "study"
     shutil.copytree(study, copy)
     shutil.copytree(copy / PEOPLE / "grace", copy / "another")  # no run of the recipe
-    left = Path(PLACES, "grace-log")
+    left = Path(PLACES, "grace-row")
     (copy / left / "stages" / "report.json").unlink()
 
     def typed(*options: str) -> Any:
@@ -254,8 +251,8 @@ def test_runs_side_by_side_in_processes_of_their_own_do_the_same(study: Path, tm
 
 def test_changed_settings_of_one_run_are_refused_before_anything_is_written(study: Path):
     config = (study / "config.json").read_bytes()
-    with pytest.raises(RunError, match=r"train.gamma: 0.1 -> 0.7.*--redo train"):
-        run_study(study, resolve_study(study, None, ["train.gamma=0.7"]))
+    with pytest.raises(RunError, match=r"paper.gamma: 0.1 -> 0.7.*--redo fit"):
+        run_study(study, resolve_study(study, None, ["paper.gamma=0.7"]))
     assert (study / "config.json").read_bytes() == config
 
 
@@ -301,7 +298,7 @@ def test_a_run_that_is_named_twice_counts_once(study: Path, tmp_path: Path):
 def test_a_part_of_a_study_is_reported_alone(study: Path):
     report = report_runs([study / PLACES])
     assert {row["train_task"] for row in report["rows"]} == {PLACES}
-    assert {row["estimator"] for row in report["rows"]} >= {"grace", "grace-log"}
+    assert {row["estimator"] for row in report["rows"]} >= {"grace", "grace-row"}
 
 
 @pytest.mark.parametrize(
@@ -309,7 +306,7 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
     [
         ("[study]\nseed = 3\n", "unknown setting 'seed'; did you mean 'seeds'"),
         (
-            "[study]\ntasks = ['sciq']\n[study.task.siq]\ntrain = {}\n",
+            "[study]\ntasks = ['sciq']\n[study.task.siq]\npaper = {}\n",
             "study.task.siq: the study's tasks are sciq",
         ),
         (
@@ -318,15 +315,15 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ),
         ("[study]\nseeds = 0\n", "seeds is 0, expected a finite number of at least 1"),
         ("[study]\nvariant = 3\n", "variant is 3, expected sections"),
-        ("[study.variant.x]\ntrain = { los = 1 }\n", "toml: study: unknown setting 'train.los'"),
+        ("[study.variant.x]\npaper = { gama = 1 }\n", "toml: study: unknown setting 'paper.gama'"),
         ("[data]\ntrian = 9\n", "recipe.toml: unknown setting 'data.trian'"),
-        ("[study.variant.grace]\ntrain = { gamma = 1 }\n", "two runs are named grace; rename one"),
+        ("[study.variant.grace]\npaper = { gamma = 1 }\n", "two runs are named grace; rename one"),
         ("[study.task.sciq]\ndata = 1\n", "'data' is a value, not a section"),
-        ("[study.variant.'a/b']\ntrain.epochs = 1\n", "'a/b' names no folder: .*; rename it$"),
-        ("[study.variant.'..']\ntrain.epochs = 1\n", "'..' names no folder"),
-        ("[study.variant.'']\ntrain.epochs = 1\n", "'' names no folder"),
+        ("[study.variant.'a/b']\npaper.epochs = 1\n", "'a/b' names no folder: .*; rename it$"),
+        ("[study.variant.'..']\npaper.epochs = 1\n", "'..' names no folder"),
+        ("[study.variant.'']\npaper.epochs = 1\n", "'' names no folder"),
         (
-            "[report]\nname = '/other/x'\n[study.variant.b]\ntrain.epochs = 1\n",
+            "[report]\nname = '/other/x'\n[study.variant.b]\npaper.epochs = 1\n",
             "'/other/x' names no folder",
         ),
     ],

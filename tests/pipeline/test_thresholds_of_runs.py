@@ -16,7 +16,7 @@ from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
 from grace.scaling import accuracy_threshold
-from grace.store import ROWS, RunDir, read_json
+from grace.store import RunDir, read_json
 from grace.strategies import EarlyStop
 from grace.thresholds import selective
 
@@ -123,15 +123,6 @@ def test_sampled_test_answers_are_not_taken_for_greedy_ones(run: Path):
         texts = [[r.text for r in side.responses.read()] for side in (pool, usual)]
         assert texts[0] == texts[1]
     assert greedy.temperature == 0
-
-
-def test_an_epoch_that_was_chosen_on_validation_questions_is_named(run: Path):
-    config = read_json(run / "config.json")
-    config["settings"]["train"]["keep"] = "best"
-    (run / "config.json").write_text(json.dumps(config))
-    assert "train.keep=best" in choose_threshold(run, **EASY).promise
-    (run / "adapter" / ROWS).touch()  # the rows alone, which have no epochs
-    assert "train.keep" not in choose_threshold(run, **EASY).promise
 
 
 @pytest.mark.parametrize(

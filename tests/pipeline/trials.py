@@ -27,9 +27,7 @@ STAGES = (
     "sample",
     "grade",
     "features",
-    "targets",
     "fit",
-    "train",
     "answer",
     "score",
     "report",
@@ -61,10 +59,10 @@ def freeze_clock() -> None:
     """Let no time pass while a run works, nor between the starts of runs."""
     from grace import pipeline
     from grace.pipeline import sampling
-    from grace.pipeline.stages import cost, fit, score, train
+    from grace.pipeline.stages import cost, paper, score
 
     still = SimpleNamespace(perf_counter=lambda: 0.0)
-    for module in (cost, fit, sampling, score, train):
+    for module in (cost, paper, sampling, score):
         module.time = still  # type: ignore[attr-defined]
     noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
     now = SimpleNamespace(now=lambda zone: noon)
@@ -107,18 +105,14 @@ def settings(inputs: Path, *changes: str) -> Any:
         "sample.batch_size": 4,
         "sample.max_new_tokens": 12,
         "grade.grader": "trials:coin",
-        "target.folds": 3,
-        "target.features": ["mean"],
-        "target.kind": "bins",
-        "train.head": "token",
-        "train.evidence": "none",
-        "train.loss": "mse",
-        "train.keep": "last",
-        "target.min_count": 1,
-        "train.epochs": 2,
-        "train.batch_size": 4,
-        "train.rank": 2,
-        "train.learning_rate": 0.01,
+        "method": "paper",
+        "paper.folds": 3,
+        "paper.min_count": 1,
+        "paper.balance": "none",
+        "paper.epochs": 2,
+        "paper.batch_size": 4,
+        "paper.rank": 2,
+        "paper.learning_rate": 0.01,
         "report.bootstrap": 10,
         "report.estimators": ["grace", "platt"],
     }

@@ -64,9 +64,9 @@ AnswerField = Annotated[
 def check_traces(model: Model, path: str) -> None:
     """Refuse --trace for a model without a confidence at every token."""
     if not model.traces:
-        remedy = "grace fit --trace, or grace run --set train.trace=true"
+        remedy = "grace fit --trace, or grace run --set grace.trace=true"
         if is_run(Path(path)):
-            remedy = f"grace run {path} --set train.trace=true --redo features"
+            remedy = f"grace run {path} --set grace.trace=true --redo features"
         raise ConfigError(
             f"{path} has a confidence at the end of an answer only; to fit one at every token: "
             f"{remedy}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grace.config.fields import sections, setting
-from grace.config.training import TrainSettings
+from grace.config.methods import GraceSettings, PaperSettings
 from grace.errors import ConfigError
 
 
@@ -162,25 +162,6 @@ class GradeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSettings:
-    """How calibration targets are made (paper section 3.2.2)."""
-
-    features: tuple[Literal["mean", "last", "likelihood"], ...] = setting(
-        ("mean", "last", "likelihood"),
-        "inputs of the probe: mean and last hidden state, token likelihoods",
-    )
-    folds: int = setting(
-        10, "folds of the probe, grouped by question; fewer if those are few", low=3
-    )
-    bins: int = setting(10, "equal-width bins of the probe's scores", low=1)
-    kind: Literal["bins", "labels", "scores"] = setting(
-        "labels",
-        "labels: right or wrong; bins: accuracy of the bin (paper); scores: those of the probe",
-    )
-    min_count: int = setting(20, "smallest number of responses in a bin without a warning", low=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
     """What the report compares and shows."""
 
@@ -210,8 +191,13 @@ class RunSettings:
     data: DataSettings = field(default_factory=DataSettings)
     sample: SampleSettings = field(default_factory=SampleSettings)
     grade: GradeSettings = field(default_factory=GradeSettings)
-    target: TargetSettings = field(default_factory=TargetSettings)
-    train: TrainSettings = field(default_factory=TrainSettings)
+    method: Literal["grace", "paper"] = setting(
+        "grace",
+        "grace: rows and token probabilities by one convex fit, which changes no answer; paper: "
+        "LoRA and <CNF>, trained on binned targets (arXiv 2509.09438)",
+    )
+    grace: GraceSettings = field(default_factory=GraceSettings)
+    paper: PaperSettings = field(default_factory=PaperSettings)
     report: ReportSettings = field(default_factory=ReportSettings)
     estimators: dict[str, Any] = sections(
         "settings of single estimators: estimators.p_true.shots=4"

@@ -56,7 +56,7 @@ class Sampling:
             object.__setattr__(self, "temperature", UNIFORM_FROM)
 
 
-LAST = 0  # the last hidden state, as `train.layer` names it; a block has its number, from 1 on
+LAST = 0  # the last hidden state, as `grace.layer` names it; a block has its number, from 1 on
 
 
 class Features(NamedTuple):

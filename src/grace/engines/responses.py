@@ -62,7 +62,7 @@ class Watch:
         if drop and (evidence is None or evidence.trace is None):
             raise UserInputError(
                 f"samples cannot be dropped below {drop:g}: the model knows its confidence at the "
-                "end of an answer only; train it with train.trace=true"
+                "end of an answer only; train it with grace.trace=true"
             )
         self._running, self._drop, self._tokens = Running(evidence), drop, 0
 

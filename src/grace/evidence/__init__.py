@@ -255,7 +255,7 @@ def traced(
     if evidence is None or evidence.trace is None:
         raise ModelError(
             "the model has a confidence at the end of an answer only; for one at every token, "
-            "train it with train.trace=true, or use `grace fit --trace`"
+            "train it with grace.trace=true, or use `grace fit --trace`"
         )
     return along(readings, logprobs, [*([0.0] * len(logprobs)), end], evidence)
 

@@ -133,7 +133,7 @@ def write_vllm_lora(source: Source, out: Path) -> None:
     if layer := source.record.get("layer"):
         raise ModelError(
             f"c reads the MLP of block {layer}, which a LoRA cannot carry to the end; use --format "
-            "merged, or fit with train.layer=0"
+            "merged, or fit with grace.layer=0"
         )
     tokenizer = load_tokenizer(source.adapter)
     ids = _readable_ids(source.record, tokenizer)
@@ -168,7 +168,7 @@ def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
         )
     if record["read_at"] == "feed":
         raise ModelError(
-            "c is read at <CNF>'s own position (train.read_at=feed), which takes vLLM a second "
+            "c is read at <CNF>'s own position (paper.variant=feed), which takes vLLM a second "
             "request; use --format merged with grace serve, or train with read_at=predict"
         )
     return readout.ids
@@ -220,7 +220,7 @@ def _head_lora(
     if rank < len(ids):
         raise ModelError(
             f"a LoRA of rank {rank} cannot carry {len(ids)} rows; use --format merged, or train "
-            f"with train.rank={len(ids)}"
+            f"with paper.rank={len(ids)}"
         )
     a_RD = torch.zeros(rank, change_ED.shape[1])
     b_VR = torch.zeros(vocabulary, rank)

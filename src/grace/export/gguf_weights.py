@@ -92,7 +92,7 @@ def _check(config: Any) -> None:
     if kind not in ARCHITECTURES or biases or getattr(config, "sliding_window", None):
         raise ModelError(
             f"a model of type {kind} can be written as GGUF only with --dtype auto, from a GGUF "
-            f"file as its base and without LoRA (train.lora=never); {INSTEAD}"
+            f"file as its base and without LoRA (method=grace); {INSTEAD}"
         )
     if (kind := config.rope_parameters["rope_type"]) not in ("default", "llama3"):
         raise ModelError(f"rotary positions of type {kind!r} are not supported; {INSTEAD}")

@@ -145,5 +145,5 @@ def refusal(reason: str, layer: int) -> ModelError:
     return ModelError(
         f"c reads the MLP of block {layer}, and the base's GGUF file {reason}, which cannot carry "
         f"that to its end (only {known} can); use --format merged or adapter, or fit with "
-        "train.layer=0"
+        "grace.layer=0"
     )

@@ -54,7 +54,7 @@ def widen(
         raise ModelError(
             f"c reads the MLP of block {rows.layer}, and a model of type {kind} "
             f"cannot carry that to its end (only {', '.join(CARRIED)} can, if they are not "
-            "quantized); use --format adapter with grace serve, or fit with train.layer=0"
+            "quantized); use --format adapter with grace serve, or fit with grace.layer=0"
         )
     if kind == "qwen2":
         model = _as_llama(model)
@@ -106,7 +106,7 @@ def _as_llama(model: Any) -> Any:
     if config.sliding_window is not None:
         raise ModelError(
             "c reads the MLP of a block, and a qwen2 with a sliding window cannot carry that to "
-            "its end; use --format adapter with grace serve, or fit with train.layer=0"
+            "its end; use --format adapter with grace serve, or fit with grace.layer=0"
         )
     own = ("model_type", "architectures")
     settings = {key: value for key, value in config.to_dict().items() if key not in own}

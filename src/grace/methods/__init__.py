@@ -1,1 +1,1 @@
-"""The two methods, in a folder each, and the adapter directories that both write."""
+"""The two methods, in a folder each; both write an adapter directory (`adapter.py`, `card.py`)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from safetensors.numpy import save as save_arrays
 from safetensors.torch import load_file, save
 
 from grace.cnf import TOKENS, CnfTokens
-from grace.config import TrainSettings, to_dict
 from grace.evidence import Evidence
 from grace.methods.card import model_card
 from grace.store import (
@@ -107,24 +105,15 @@ def _write(
     replace_directory(directory, fill)
 
 
-def copy_adapter(source: Path, directory: Path, **entries: Any) -> None:
-    """Write a copy of an adapter directory, with more entries in its grace.json."""
-
-    def fill(partial: Path) -> None:
-        shutil.copytree(source, partial, dirs_exist_ok=True)
-        record = json.loads((partial / CARD).read_text(encoding="utf-8"))
-        write_json(partial / CARD, {**record, **entries})
-
-    replace_directory(directory, fill)
-
-
 def adapter_record(
     model: Any,
     rows: int,
     cnf: CnfTokens,
-    settings: TrainSettings,
     metadata: Mapping[str, Any],
-    evidence: Evidence | None,
+    *,
+    read_at: str = "predict",
+    evidence: Evidence | None = None,
+    **entries: Any,
 ) -> dict[str, Any]:
     """Return the content of grace.json, with which an adapter is loaded and c is read.
 
@@ -135,14 +124,13 @@ def adapter_record(
     return {
         "schema_version": CARD_VERSION,
         **_token_entries(cnf),
-        "read_at": settings.read_at,
+        "read_at": read_at,
         "base_model": str(model.config.name_or_path),
         "rows": rows,
         "spare_row": cnf.spare_row,
         "end_ids": list(config_ends(model)),
-        "init": cnf.init,
         "evidence": evidence.to_dict() if evidence else None,
-        "train": to_dict(settings),
+        **entries,
         **metadata,
     }
 

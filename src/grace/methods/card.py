@@ -14,8 +14,7 @@ def task_in(record: Mapping[str, Any]) -> str:
 
 def model_card(record: Mapping[str, Any]) -> str:
     """Return the model card of an adapter."""
-    base, train = record["base_model"], record["train"]
-    lora = train["head"] != "linear" or train["lora"] != "never"
+    base, lora = record["base_model"], bool(_trained_with(record))
     shown = f"- Task: {task_in(record)}\n" if "data" in record else ""
     for fitted in record.get("recalibrated", []):
         shown += f"- Recalibrated on {fitted['answers']} graded answers to other questions\n"
@@ -67,9 +66,17 @@ def _reading(record: Mapping[str, Any], lora: bool) -> str:
     )
 
 
+def _trained_with(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of LoRA, empty for fitted rows; earlier versions called them `train`."""
+    earlier: dict[str, Any] = record.get("train", {})
+    frozen = earlier.get("head") == "linear" and earlier.get("lora") == "never"
+    found: dict[str, Any] = record.get("paper") or ({} if frozen else earlier)
+    return found
+
+
 def _trained(record: Mapping[str, Any], lora: bool) -> str:
     if lora:
-        train = record["train"]
+        train = _trained_with(record)
         return f"LoRA rank {train['rank']} on {', '.join(train['target_modules'])}"
     layer = record.get("layer")
     read = f"; c reads the MLP of block {layer}" if layer else ""

@@ -218,7 +218,7 @@ class Model:
 
     @property
     def traces(self) -> bool:
-        """Whether the model has a confidence at every token (`train.trace`)."""
+        """Whether the model has a confidence at every token (`grace.trace`)."""
         evidence = self.engine.evidence
         return evidence is not None and evidence.trace is not None
 
@@ -249,7 +249,7 @@ class Model:
 
         Raises:
             UserInputError: as for `score`.
-            ModelError: as for `score`, or the model was not trained with `train.trace`.
+            ModelError: as for `score`, or the model was not trained with `grace.trace`.
         """
         asked, written = self.encode_all(prompts, responses)
         return [found or [] for found in rated(self.engine.traces, asked, written, responses)]

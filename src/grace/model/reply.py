@@ -18,14 +18,14 @@ class Reply:
             None if there is none.
         finish_reason: "stop", or "length" if the answer was cut at `max_new_tokens`.
         tokens: number of tokens of the response, without its end token.
-        trace: c at every step, the end step last. With `train.trace`, `trace[k]` is P(correct | the
+        trace: c at every step, the end step last. With `grace.trace`, `trace[k]` is P(correct | the
             first k tokens); otherwise it is c if the answer ended there.
         threshold: the confidence that the answer must reach, if any.
         promise: the guarantee of the threshold, if it is the run's.
         abstains: the confidence is below the threshold.
         unusual: the token probabilities are far outside the range that the confidence was fitted
             on, so the confidence is a guess.
-        pieces: the text that each token adds, of a model trained with `train.trace`.
+        pieces: the text that each token adds, of a model trained with `grace.trace`.
     """
 
     text: str

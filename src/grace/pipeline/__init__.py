@@ -1,6 +1,6 @@
 """A run: its stages in order, each of which reads and writes files of the run directory.
 
-    sample -> grade -> features -> targets -> fit -> train -> answer -> score -> report
+    sample -> grade -> features -> fit -> answer -> score -> report
 
 Every stage resumes, and a finished one is skipped. Changed settings are refused, with the
 difference and what to do.
@@ -20,8 +20,8 @@ from grace.pipeline.context import code_in as code_in
 from grace.pipeline.context import load_run_settings as load_run_settings
 from grace.pipeline.context import read_run_settings as read_run_settings
 from grace.pipeline.environment import describe_environment
-from grace.pipeline.stages import fit, grade, report, sample, score, targets, train
-from grace.pipeline.stages.depth import check_layer, reads_blocks
+from grace.pipeline.stages import features, fit, grade, report, sample, score
+from grace.pipeline.stages.depth import check_layer
 from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
@@ -45,10 +45,14 @@ STAGES: dict[str, Stage] = {
         ),
     ),
     "grade": Stage(grade.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
-    "features": Stage(targets.features, ("train/features*",)),
-    "targets": Stage(targets.targets, ("train/targets*",)),
-    "fit": Stage(fit.fit, ("rows", ".rows.*", "train/readout.json")),
-    "train": Stage(train.train, ("adapter", ".adapter.*", "checkpoints", "threshold.json")),
+    "features": Stage(features.features, ("train/features*",)),
+    "fit": Stage(
+        fit.fit,
+        (
+            *("adapter", ".adapter.*", "checkpoints", "threshold.json"),
+            *("train/readout.json", "train/targets*", "rows", ".rows.*"),
+        ),
+    ),
     "answer": Stage(
         score.answer_tests,
         ("**/tuned/*.jsonl*", "transfer/*/*.jsonl*", "transfer/*/pool-*", "**/tuned/pool-*"),
@@ -66,12 +70,9 @@ FIRST_STAGE = {
     "data": "sample",
     "sample": "sample",
     "grade": "grade",
-    "target": "targets",
-    "train": "train",
-    "train.head": "fit",
-    "train.lora": "fit",
-    "train.trace": "features",
-    "train.layer": "features",
+    "method": "features",
+    "grace": "features",
+    "paper": "fit",
     "report": "report",
     "report.transfer": "answer",
     "report.estimators": "score",
@@ -207,15 +208,15 @@ def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str
     Settings of stages after the first unfinished one may change: nothing of them is done. A run
     that has not sampled anything yet takes any settings.
     """
-    training = not directory.done("train")
-    free = [ESTIMATORS, *(f"train.{name}" for name in FREE_IN_TRAINING if training)]
+    training = not directory.done("fit")
+    free = [ESTIMATORS, *(f"paper.{name}" for name in FREE_IN_TRAINING if training)]
     stored = read_run_settings(directory.path)
     differing = differences(to_dict(stored), to_dict(new))
     if not has_begun(directory):
         return ORDER[0] if differing else redo
-    changes = {key: pair for key, pair in differing.items() if key not in free}
-    reach = min(ORDER.index(redo) if redo else len(ORDER), _untouched(directory))
     first = _first_stages(stored, new)
+    changes = {key: pair for key, pair in differing.items() if key in first and key not in free}
+    reach = min(ORDER.index(redo) if redo else len(ORDER), _untouched(directory))
     refused = {key: pair for key, pair in changes.items() if ORDER.index(first[key]) < reach}
     if refused:
         difference = ", ".join(f"{key}: {old!r} -> {new!r}" for key, (old, new) in refused.items())
@@ -251,11 +252,14 @@ def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:
 
 
 def _first_stages(one: RunSettings, other: RunSettings) -> dict[str, str]:
-    """Return the settings that differ, each with the first stage that it changes."""
+    """Return the settings that differ, each with the first stage that it changes.
+
+    Those of a method that neither has chosen change nothing.
+    """
+    used = {"grace", "paper"} & {one.method, other.method}
     stages = {}
     for key in differences(to_dict(one), to_dict(other)):
         prefix = max((p for p in FIRST_STAGE if key == p or key.startswith(p + ".")), key=len)
-        stages[key] = FIRST_STAGE[prefix]
-    if reads_blocks(one.train) != reads_blocks(other.train):  # which stage features keeps
-        stages |= dict.fromkeys(stages.keys() & {"train.head", "train.lora"}, "features")
+        if prefix not in {"grace", "paper"} - used:
+            stages[key] = FIRST_STAGE[prefix]
     return stages

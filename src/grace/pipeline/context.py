@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace import plugins
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, RunSettings, from_dict
+from grace.config import DataSettings, RunSettings, from_dict, of_earlier
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
@@ -135,10 +135,6 @@ class Engines:
         self.forget_sampling()
         self.__dict__.pop("base", None)
         self.__dict__.pop("backbone", None)
-
-    def forget_tuned(self) -> None:
-        """Load the tuned backbone again when it is next used: its adapter has been replaced."""
-        self.__dict__.pop("tuned", None)
 
     @property
     def _loading(self) -> dict[str, Any]:
@@ -271,7 +267,7 @@ def read_run_settings(path: Path) -> RunSettings:
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
         raise RunError(f"{path} {which}; see `grace list runs`")
-    return from_dict(RunSettings, stored["settings"], where=str(config))
+    return from_dict(RunSettings, of_earlier(stored["settings"], str(config)), where=str(config))
 
 
 def code_in(settings: RunSettings) -> list[str]:

@@ -55,7 +55,7 @@ def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[list[
 
 
 def _steps(settings: RunSettings, questions: QuestionStats) -> Iterator[StagePlan]:
-    sample, train = settings.sample, settings.train
+    sample = settings.sample
     longest = sample.max_new_tokens or questions.longest
     samples = dict.fromkeys(questions.counts, sample.test_samples) | {"train": sample.train_samples}
     answers = {name: count * samples[name] for name, count in questions.counts.items()}
@@ -68,9 +68,8 @@ def _steps(settings: RunSettings, questions: QuestionStats) -> Iterator[StagePla
     trained = answers["train"]
     once = round(trained * (questions.prompt_tokens["train"] + longest))
     yield StagePlan("features", trained, once)
-    yield StagePlan("targets", trained)
-    yield StagePlan("fit", trained)
-    yield StagePlan("train", trained, train.epochs * once * train.may_train)
+    trains = settings.method == "paper"
+    yield StagePlan("fit", trained, settings.paper.epochs * once * trains)
     sets = 1 + len(settings.report.transfer)
     yield StagePlan("answer", sets * answers["test"], sets * sampled["test"])
     yield StagePlan("score", sets * answers["test"])

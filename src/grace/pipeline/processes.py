@@ -19,11 +19,11 @@ from typing import TypeVar
 from grace.errors import RunError
 from grace.pipeline import ORDER, STAGES
 from grace.pipeline.context import open_run
-from grace.pipeline.stages.train import copies_rows, train_run_adapter
+from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
 from grace.store import disk_watched
 
 Chain = TypeVar("Chain")
-STAGE = "train"
+STAGE = "fit"
 
 
 def side_by_side(
@@ -117,25 +117,27 @@ class _Prefixed(io.TextIOBase):
 def train_together(path: Path) -> None:
     """Train the adapter of a run in all processes at once; the first one writes. Resumes.
 
-    Where the fitted rows are copied instead, the first one does that alone.
-
     The stages before and after it are done in one process, those before first (`grace run RUN
-    --until fit`). Processes on several machines must share the run's directory.
+    --until features`). Processes on several machines must share the run's directory.
     """
     context = open_run(path)
     directory = context.directory
+    if context.settings.method != "paper":
+        raise RunError(
+            f"{path} has method=grace, whose fit takes seconds and one process; go on: "
+            f"grace run {path}"
+        )
     for stage in ORDER[: ORDER.index(STAGE)]:
         if not directory.done(stage):
             raise RunError(
                 f"stage {stage} of {path} comes before training and is not done; do it first, in "
-                f"one process: grace run {path} --until fit"
+                f"one process: grace run {path} --until features"
             )
     if directory.done(STAGE):
         return
     try:
         if os.environ.get("RANK", "0") != "0":
-            if not copies_rows(context):
-                train_run_adapter(context)
+            train_run_adapter(context, make_run_targets(context)[1].targets)
             return
         with directory.lock(), disk_watched(path):
             STAGES[STAGE].work(context)

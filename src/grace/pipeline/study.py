@@ -5,9 +5,9 @@
     seeds = 5                         # in it a folder each
     transfer = true                   # rate on one another's test questions too
     [study.task.sciq]                 # settings of one task
-    train.epochs = 1
+    data.train = 500
     [study.variant.grace-paper]       # other settings, beside those of the recipe
-    train = { head = "token", evidence = "none" }
+    method = "paper"
 
 The settings of a variant win over those of a task. A level with a single entry has no folder.
 Variants copy the stages that they share with the run beside them.
@@ -30,6 +30,7 @@ from grace.config import (
     RunSettings,
     from_dict,
     merged,
+    of_earlier,
     override_settings,
     parse_value,
     read_recipe,
@@ -178,6 +179,14 @@ def _new_study(recipe: Path | None) -> Study:
 def _stored_study(config: Path) -> Study:
     stored = read_json(config)
     own = from_dict(StudySettings, stored.get("study", {}), where=str(config))
+    if "study" not in stored:
+        return Study(of_earlier(stored["settings"], str(config)), own, where=str(config))
+    trees = (stored["settings"], *own.task.values(), *own.variant.values())
+    if any({"train", "target"} & tree.keys() for tree in trees):
+        raise ConfigError(
+            f"{config.parent} was started by an earlier version, with settings that this one does "
+            f"not have; see its runs with grace report {config.parent}, or start a new study"
+        )
     return Study(stored["settings"], own, tuple(stored.get("overrides", ())), str(config))
 
 

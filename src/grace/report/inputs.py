@@ -36,7 +36,7 @@ class EstimatorResult:
 
     A `train_task` other than `task` means out of domain. Costs are None where not measured:
     seconds and requests are per answer, `fit_seconds` is the total for what is used,
-    `left_out_seconds` that of LoRA that was trained and left out, `access` is one of `ACCESS`.
+    `access` is one of `ACCESS`.
     `run` is its run's name for the trained confidence.
     """
 
@@ -53,7 +53,6 @@ class EstimatorResult:
     extra_forward_tokens_per_answer: float | None = None
     extra_requests_per_answer: float | None = None
     fit_seconds: float | None = None
-    left_out_seconds: float | None = None
     trained_parameters: int | None = None
     access: str | None = None
     run: str = ""

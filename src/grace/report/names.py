@@ -173,8 +173,7 @@ COSTS = (
         "fit_seconds",
         "s to fit",
         "s to fit",
-        "seconds of training or fitting on the training answers, once; in brackets those of LoRA "
-        "that was trained as well and then left out",
+        "seconds of training or fitting on the training answers, once",
     ),
     Cost(
         "access",

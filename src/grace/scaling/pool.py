@@ -181,7 +181,7 @@ class Pool:
         if self.trace_QSK is None:
             raise UserInputError(
                 "samples cannot be dropped: the pool has no confidences token by token; "
-                "train with train.trace=true"
+                "train with grace.trace=true"
             )
         return self.trace_QSK
 

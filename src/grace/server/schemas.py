@@ -134,7 +134,7 @@ class ChatDelta(_Answer):
 class _ChunkChoice(_Answer):
     """New text of a choice; its last chunk has the confidence.
 
-    Earlier chunks have the confidence so far, of a model trained with `train.trace`.
+    Earlier chunks have the confidence so far, of a model trained with `grace.trace`.
     """
 
     index: int

@@ -20,9 +20,9 @@ CARD = "grace.json"  # of an adapter, or of an exported model
 CARD_VERSION = 1  # schema_version of grace.json
 ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
 ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
-    **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token"), str),
+    **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token", "method"), str),
     **dict.fromkeys(("rows", "cnf_id", "layer"), int),
-    **dict.fromkeys(("data", "sample", "train", "bin_tokens"), dict),
+    **dict.fromkeys(("data", "sample", "train", "paper", "bin_tokens"), dict),
     **dict.fromkeys(("evidence", "measured"), dict | None),
 }
 LISTS = {  # and the kinds of their items
@@ -43,7 +43,6 @@ class RunDir:
         self.asking = path / "train" / "asking.json"
         self.adapter = path / "adapter"
         self.checkpoints = path / "checkpoints"
-        self.rows = path / "rows"
         self.readout = path / "train" / "readout.json"
         self.target_table = path / "train" / "targets.json"
         self.scaling = path / "scaling.json"

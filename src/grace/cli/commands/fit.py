@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FEWEST = 20  # graded answers
 DRAWING = ("dir", "file", "question_field", "answer_field", "train", "validation", "test", "shots")
 UNUSED = (  # settings of a run alone
-    *("train.", "target.", "grade.", "report.", "model.engine", "model.path"),
+    *("method", "grace.", "paper.", "grade.", "report.", "model.engine", "model.path"),
     *(f"data.{name}" for name in DRAWING),
 )
 COLUMNS = (
@@ -78,7 +78,7 @@ def fit(
     from grace.tasks.grouping import together
 
     what = "grace fit reads answers and does not draw, sample, grade or train"
-    refuse_unused(settings or [], UNUSED, what, used=["train.layer"])
+    refuse_unused(settings or [], UNUSED, what, used=["grace.layer"])
     check_vacant(out)
     answers = list(_graded(file))
     if len(answers) < FEWEST:
@@ -89,7 +89,7 @@ def fit(
     tree = {
         "model": {"path": model, "device": device, "dtype": dtype},
         "data": {"file": str(file)},
-        "train": {"lora": "never", "trace": trace},
+        "grace": {"trace": trace},
     }
     resolved = override_settings(tree, settings or [])
     fitted = fit_graded(resolved, answers, out)

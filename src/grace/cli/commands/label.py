@@ -32,7 +32,7 @@ EXAMPLES = examples(
 )
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
 UNUSED = (  # settings of a run alone, and those that an option gives
-    *("train.", "target.", "report.", "estimators.", "model.", "data.dir", "data.file"),
+    *("method", "grace.", "paper.", "report.", "estimators.", "model.", "data.dir", "data.file"),
     *(
         "data.train",
         "data.validation",

@@ -76,7 +76,7 @@ def recalibrate(
     if len(parts_PN) == 1:
         print(f"log-odds of c: {fitted.rows:.2f} times the old ones {fitted.offset:+.2f}")
         if evidence is None:
-            print(f"{path} does not use log-probabilities (train.evidence=none): one slope for all")
+            print(f"{path} does not use log-probabilities (method=paper): one slope for all")
         else:
             without = sum(row.logprobs is None for row in rated)
             which = f" of {without} answers" if without < len(rated) else ""

@@ -41,7 +41,7 @@ REPORT_EXAMPLES = examples(
 TRAIN_EXAMPLES = (
     examples(
         "grace run runs/qwen --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl "
-        "--set train.lora=always --until fit",
+        "--set method=paper --until features",
         "torchrun --nproc-per-node 8 --no-python grace train runs/qwen",
         "grace run runs/qwen",
     )
@@ -97,8 +97,8 @@ def run(
         str | None,
         typer.Option(
             metavar="STAGE",
-            help="Repeat this stage and all later ones: sample, grade, features, targets, fit, "
-            "train, answer, score or report.",
+            help="Repeat this stage and all later ones: sample, grade, features, fit, "
+            "answer, score or report.",
         ),
     ] = None,
     until: Annotated[
@@ -159,9 +159,9 @@ def report(
 
 
 def train(path: RunPath) -> None:
-    """Train the adapter of a run on several GPUs, started by torchrun or accelerate launch.
+    """Train the paper's method on several GPUs, started by torchrun or accelerate launch.
 
-    The stages of the run up to `fit` must be done. Interrupted training resumes.
+    The stages of the run up to `features` must be done. Interrupted training resumes.
     """
     from grace.pipeline.processes import train_together
 

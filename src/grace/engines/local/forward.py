@@ -140,7 +140,7 @@ def head_shape(model: Any, count: int) -> HeadShape:
     if scale is None:
         raise ModelError(
             f"the output head of a {type(model).__name__} reads something other than the last "
-            "hidden states, so c cannot be fitted to these; use train.head=token"
+            "hidden states, so c cannot be fitted to these; use method=paper"
         )
     config = model.config.get_text_config()
     named = float(getattr(config, "logit_scale", None) or 1.0)

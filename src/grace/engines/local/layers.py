@@ -22,7 +22,7 @@ CARRIED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma3_text
 """Types of models whose blocks add to a residual stream that only RMS norms read, so that an export
 can carry a layer in the middle to the end (`grace.export.wider`). Gemma 2 caps its logits."""
 DEPTHS = (0.4, 0.5, 0.6, 0.75)
-"""Depths of the blocks among which `train.layer=-1` chooses; 1 is the last block."""
+"""Depths of the blocks among which `grace.layer=-1` chooses; 1 is the last block."""
 
 
 class LayerRows(NamedTuple):
@@ -39,7 +39,7 @@ def blocks(model: Any) -> nn.ModuleList:
     """
     lists = [one for one in model.get_decoder().modules() if isinstance(one, nn.ModuleList)]
     if not lists:
-        raise ModelError(f"a {type(model).__name__} has no list of blocks; use train.layer=0")
+        raise ModelError(f"a {type(model).__name__} has no list of blocks; use grace.layer=0")
     return max(lists, key=len)
 
 
@@ -59,7 +59,7 @@ def mlp_output(model: Any, layer: int) -> nn.Linear:
     every = blocks(model)
     if not 1 <= layer <= len(every):
         raise ModelError(
-            f"train.layer is {layer}, but {type(model).__name__} has {len(every)} blocks; "
+            f"grace.layer is {layer}, but {type(model).__name__} has {len(every)} blocks; "
             f"use 1 to {len(every)}"
         )
     size = model.config.get_text_config().hidden_size
@@ -71,7 +71,7 @@ def mlp_output(model: Any, layer: int) -> nn.Linear:
     if not writing:
         raise ModelError(
             f"the MLP of block {layer} of a {type(model).__name__} does not end in one linear "
-            "layer, as in a mixture of experts; use train.layer=0"
+            "layer, as in a mixture of experts; use grace.layer=0"
         )
     return writing[-1]
 
@@ -88,7 +88,7 @@ def can_carry(model: Any) -> bool:
 
 
 def candidates(model: Any) -> list[int]:
-    """Return the blocks among which `train.layer=-1` chooses: those that every export can carry."""
+    """Return the blocks among which `grace.layer=-1` chooses: those that every export can carry."""
     if not can_carry(model):
         return []
     count = len(blocks(model))

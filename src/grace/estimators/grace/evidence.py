@@ -1,7 +1,6 @@
 """GrACE's evidence alone: logistic regression on seven features of the token log-probabilities.
 
-This is c before the rows and LoRA are trained (`grace.evidence`): beside `grace` it shows how much
-of c comes from the evidence.
+Beside `grace` it shows how much of c comes from the evidence.
 """
 
 from __future__ import annotations

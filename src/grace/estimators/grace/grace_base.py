@@ -1,7 +1,7 @@
 """GrACE on the backbone's answers, the text that every other method rates.
 
-Where LoRA is kept, the tuned model's answers differ a little from its backbone's, and `grace` rates
-its own. Cost: one forward pass over prompt and response for each response.
+The paper's LoRA changes answers a little, and `grace` rates the tuned model's own. Cost: one
+forward pass over prompt and response for each response.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
 <checkpoint_dir>/
   data.json             fingerprint of the settings and examples that the checkpoints belong to
   checkpoint-<step>/    adapter, optimizer, schedule, random state, log
-  best-<step>/          adapter with the smallest validation Brier score (train.keep = best)
 ```
 """
 
@@ -22,26 +21,23 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
 
-from grace.config import FREE_IN_TRAINING, TrainSettings, differences, to_dict
+from grace.config import FREE_IN_TRAINING, PaperSettings, differences, to_dict
 from grace.errors import RunError
-from grace.evidence import Evidence
-from grace.methods.adapter import save_weights
 from grace.methods.paper.examples import Example
-from grace.store.files import replace_directory, sync, write_json
+from grace.store.files import sync, write_json
 
 KEPT = 2
 
 
 def claim(
     root: Path,
-    settings: TrainSettings,
+    settings: PaperSettings,
     seed: int,
     cnf_id: int,
     examples: Sequence[Example],
-    evidence: Evidence | None = None,
 ) -> None:
     """Record settings and examples in a checkpoint directory."""
-    digest = hashlib.sha256(repr((seed, cnf_id, evidence)).encode())
+    digest = hashlib.sha256(repr((seed, cnf_id)).encode())
     for example in examples:
         digest.update(repr(dataclasses.astuple(example)).encode())
     mine: dict[str, Any] = {"settings": _fixed(settings), "examples": digest.hexdigest()}
@@ -50,7 +46,7 @@ def claim(
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored != mine:
             changed = differences(stored["settings"], mine["settings"])
-            what = ", ".join(f"train.{name}" for name in changed) or "the examples or the seed"
+            what = ", ".join(f"paper.{name}" for name in changed) or "the examples or the seed"
             raise RunError(
                 f"{root} holds checkpoints made with other values of {what}; "
                 "delete that directory to train from the start"
@@ -58,13 +54,13 @@ def claim(
     write_json(path, mine)
 
 
-def _fixed(settings: TrainSettings) -> dict[str, Any]:
+def _fixed(settings: PaperSettings) -> dict[str, Any]:
     return {k: v for k, v in to_dict(settings).items() if k not in FREE_IN_TRAINING}
 
 
 def newest(root: Path) -> Path | None:
     """Return the complete checkpoint with the highest step, if any."""
-    return max(_numbered(root, "checkpoint"), key=_step, default=None)
+    return max(_numbered(root), key=_step, default=None)
 
 
 def staging(root: Path, step: int) -> Path:
@@ -74,8 +70,8 @@ def staging(root: Path, step: int) -> Path:
     return folder
 
 
-def commit(root: Path, step: int, best: int | None) -> None:
-    """Put the finished checkpoint in its place, then remove older ones and other best adapters."""
+def commit(root: Path, step: int) -> None:
+    """Put the finished checkpoint in its place, then remove older ones."""
     final = root / f"checkpoint-{step}"
     shutil.rmtree(final, ignore_errors=True)
     finished = staging(root, step)
@@ -83,22 +79,8 @@ def commit(root: Path, step: int, best: int | None) -> None:
         sync(file)
     finished.rename(final)
     shutil.rmtree(finished.parent)
-    for old in sorted(_numbered(root, "checkpoint"), key=_step)[:-KEPT]:
+    for old in sorted(_numbered(root), key=_step)[:-KEPT]:
         shutil.rmtree(old)
-    for other in _numbered(root, "best"):
-        if best is not None and other != best_dir(root, best):
-            shutil.rmtree(other)
-
-
-def best_dir(root: Path, step: int) -> Path:
-    """Return the directory of the best adapter."""
-    return root / f"best-{step}"
-
-
-def save_best(root: Path, step: int, peft_model: Any, state: dict[str, Any] | None = None) -> None:
-    """Keep the adapter of a step that is the best so far."""
-    folder = best_dir(root, step)
-    replace_directory(folder, lambda partial: save_weights(peft_model, partial, state=state))
 
 
 def sharding(accelerator: Accelerator) -> Any:
@@ -138,9 +120,8 @@ def _random_file(accelerator: Accelerator, folder: Path) -> Path:
     return folder / f"rng_state{rank}.pth"
 
 
-def _numbered(root: Path, prefix: str) -> list[Path]:
-    """Return the directories PREFIX-STEP."""
-    return [p for p in root.glob(f"{prefix}-*") if p.name.rpartition("-")[2].isdigit()]
+def _numbered(root: Path) -> list[Path]:
+    return [p for p in root.glob("checkpoint-*") if p.name.rpartition("-")[2].isdigit()]
 
 
 def _step(folder: Path) -> int:

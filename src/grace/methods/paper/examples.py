@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.methods.paper.targets import balance
 from grace.metrics.samples import bin_index
 
@@ -133,7 +133,7 @@ class TrainingPlan:
 
 
 def make_plan(
-    examples: Sequence[Example], settings: TrainSettings, *, seed: int, processes: int = 1
+    examples: Sequence[Example], settings: PaperSettings, *, seed: int, processes: int = 1
 ) -> TrainingPlan:
     """Plan all epochs: balance, shuffle, group by length, split into optimizer steps."""
     steps: list[tuple[int, ...]] = []
@@ -147,10 +147,10 @@ def make_plan(
 
 
 def _epoch_steps(
-    examples: Sequence[Example], settings: TrainSettings, seed: int, epoch: int
+    examples: Sequence[Example], settings: PaperSettings, seed: int, epoch: int
 ) -> list[tuple[int, ...]]:
     target_N = np.asarray([example.target for example in examples])
-    rows_N = balance(target_N, settings.balance, seed=seed, epoch=epoch)
+    rows_N = balance(target_N, settings.balance, seed=seed)
     rng = np.random.default_rng((seed, epoch, 1))
     order = [int(row) for row in rng.permutation(rows_N)]
     window = settings.batch_size * SORTED_BATCHES

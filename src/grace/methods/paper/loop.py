@@ -22,9 +22,8 @@ from transformers import TrainerControl, TrainerState, TrainingArguments, get_sc
 from transformers.integrations import get_reporting_integration_callbacks
 
 from grace.cnf import Readout
-from grace.config import TrainSettings
+from grace.config import PaperSettings
 from grace.errors import ConfigError, TrainingError
-from grace.evidence import Evidence
 from grace.methods.adapter import load_weights, save_weights
 from grace.methods.paper import checkpoints
 from grace.methods.paper.examples import Example, TrainingBatch, collate, make_plan, to_device
@@ -39,7 +38,7 @@ PARTS = ("loss", "calibration", "sft", "mean_c", "mean_log_c", "mean_target")
 
 
 class Tracker:
-    """Sends the training log to `train.report_to`, through transformers' integrations.
+    """Sends the training log to `paper.report_to`, through transformers' integrations.
 
     Raises:
         ConfigError: the package that `report_to` names is not installed.
@@ -52,7 +51,7 @@ class Tracker:
         try:
             self._callbacks = [kind() for kind in get_reporting_integration_callbacks(names)]
         except RuntimeError as error:
-            raise ConfigError(f"train.report_to {names[0]!r} cannot start: {error}") from None
+            raise ConfigError(f"paper.report_to {names[0]!r} cannot start: {error}") from None
 
     def send(self, event: str, step: int = 0, **more: Any) -> None:
         """Send the beginning (`on_train_begin`), a row (`on_log`) or the end (`on_train_end`)."""
@@ -77,15 +76,12 @@ class Loop:
         pad_id: int,
         examples: Sequence[Example],
         validation: Sequence[Example],
-        settings: TrainSettings,
-        evidence: Evidence | None,
-        end_ids: Sequence[int],
+        settings: PaperSettings,
         *,
         seed: int,
         root: Path,
     ) -> None:
         self.readout, self.pad_id, self.settings, self.root = readout, pad_id, settings, root
-        self.reading: Any = {"read_at": settings.read_at, "evidence": evidence, "end_ids": end_ids}
         self.validation, self.step, self.log = validation, 0, list[LogRow]()
         use_cpu = next(peft_model.parameters()).device.type == "cpu"
         self.tracker = Tracker(_arguments(settings, seed, root, use_cpu), peft_model)
@@ -109,7 +105,7 @@ class Loop:
         self.tracker.send("on_train_begin", self.step)
         if self.step == 0:
             self._note(self._validate())
-        while self.step < total and not self.hopeless():
+        while self.step < total:
             values = self._take_step(batches)
             self.step += 1
             at_end = self.step in ends
@@ -117,32 +113,11 @@ class Loop:
                 values |= self._validate()
             if at_end or self.step % max(1, total // LOG_ROWS) == 0:
                 self._note(values)
-            if at_end and self.settings.keep == "best" and self.best_step() == self.step:
-                weights = self.whole_weights()
-                if self.accelerator.is_main_process:
-                    checkpoints.save_best(self.root, self.step, self.model, weights)
             if on_step is not None:
                 on_step(self.step, total, values)
             if at_end or self.step % save_every == 0:
                 self._save()
         self.tracker.send("on_train_end", self.step)
-
-    def best_step(self) -> int | None:
-        """Return the step with the smallest validation Brier score so far, step 0 apart."""
-        scored = [row for row in self.log if "eval_brier" in row and row["step"]]
-        best = min(scored, key=lambda row: row["eval_brier"], default=None)
-        return None if best is None else int(best["step"])
-
-    def hopeless(self) -> bool:
-        """Return whether an epoch of LoRA has left c worse than the rows that it started from.
-
-        With `lora=auto` LoRA must rate the validation answers clearly better than those rows, which
-        another epoch hardly mends (`docs/decisions/007-rows-first.md`).
-        """
-        if self.settings.head != "linear" or self.settings.lora != "auto":
-            return False
-        scores = [row["eval_brier"] for row in self.log if "eval_brier" in row]
-        return len(scores) > 1 and min(scores[1:]) > scores[0]
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """Return the weights of a model that is sharded over processes, else None.
@@ -172,16 +147,16 @@ class Loop:
     def _loss(self, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
         """Return the weighted loss of a micro-batch, and its parts for the log, shape (P,)."""
         batch, settings = to_device(batch, self.accelerator.device), self.settings
+        gamma = 1.0 if settings.head == "bins" else settings.gamma  # there is no other term
         terms = losses(
             self.wrapped,
             batch,
             self.readout,
-            loss=settings.loss,
-            with_sft=settings.gamma > 0,
-            cnf_in_sft=settings.cnf_in_sft,
-            **self.reading,
+            read_at=settings.read_at,
+            with_sft=gamma > 0,
+            cnf_in_sft=settings.variant == "sft",
         )
-        loss_B = terms.calibration + settings.gamma * terms.sft
+        loss_B = terms.calibration + gamma * terms.sft
         shown = (loss_B, terms.calibration, terms.sft, terms.log_c.exp(), terms.log_c)
         columns_PB = torch.stack([*shown, batch["target"]]).detach()
         return (loss_B * batch["weight"]).sum(), columns_PB @ batch["weight"]
@@ -196,7 +171,7 @@ class Loop:
             if not math.isfinite(values[name]):
                 raise TrainingError(
                     f"{name} is {values[name]} at step {self.step + 1} of {len(self.plan.steps)}; "
-                    "the last good checkpoint is kept: lower train.learning_rate, or use float32"
+                    "the last good checkpoint is kept: lower paper.learning_rate, or use float32"
                 )
         return {**values, "learning_rate": self.optimizer.param_groups[0]["lr"]}
 
@@ -209,8 +184,8 @@ class Loop:
             self.validation,
             self.readout,
             self.pad_id,
+            read_at=self.settings.read_at,
             batch_size=self.settings.micro_batch_size or self.settings.batch_size,
-            **self.reading,
         )
         return calibration_of(log_c_N, self.validation)
 
@@ -231,8 +206,7 @@ class Loop:
         checkpoints.save_state(self.accelerator, self.wrapped, self.optimizer, folder)
         self.accelerator.wait_for_everyone()
         if main:
-            best = self.best_step() if self.settings.keep == "best" else None
-            checkpoints.commit(self.root, self.step, best)
+            checkpoints.commit(self.root, self.step)
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> Iterator[TrainingBatch]:
@@ -251,7 +225,7 @@ class Loop:
         return batches
 
 
-def _groups(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
+def _groups(model: Any, settings: PaperSettings) -> list[dict[str, Any]]:
     """Return the parameters of LoRA, and those of the `<CNF>` rows, which get no weight decay."""
     named = [item for item in model.named_parameters() if item[1].requires_grad]
     lora = [parameter for name, parameter in named if not is_row(name)]
@@ -264,7 +238,7 @@ def _groups(model: Any, settings: TrainSettings) -> list[dict[str, Any]]:
     ]
 
 
-def _arguments(settings: TrainSettings, seed: int, root: Path, use_cpu: bool) -> TrainingArguments:
+def _arguments(settings: PaperSettings, seed: int, root: Path, use_cpu: bool) -> TrainingArguments:
     """Return what transformers' integrations show of a run; this also joins the other processes."""
     return TrainingArguments(
         output_dir=str(root),

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grace.cnf import CnfTokens, Head, trainable_rows
-from grace.config import TrainSettings
+from grace.cnf import CnfTokens, trainable_rows
+from grace.config import PaperSettings
 from grace.errors import ConfigError, TrainingError
 
 ALIASES = ("mlp", "attention", "qv", "all-linear")
@@ -86,7 +86,7 @@ def _suffix(name: str, names: Sequence[str], chosen: set[str]) -> str:
     return name
 
 
-def add_lora(model: Any, cnf: CnfTokens, settings: TrainSettings) -> Any:
+def add_lora(model: Any, cnf: CnfTokens, settings: PaperSettings) -> Any:
     """Wrap a model in place with LoRA and the trainable `<CNF>` row; all trainables are float32."""
     from peft import LoraConfig, get_peft_model
 
@@ -131,7 +131,7 @@ def is_row(name: str) -> bool:
 
 
 @contextmanager
-def light_rows(peft_model: nn.Module, read_at: str, head: Head = "token") -> Iterator[None]:
+def light_rows(peft_model: nn.Module, read_at: str) -> Iterator[None]:
     """Compute trained vocabulary rows without copying the embedding and the head.
 
     PEFT copies the whole matrix with the trained row in it, so the backward pass computes the
@@ -141,14 +141,13 @@ def light_rows(peft_model: nn.Module, read_at: str, head: Head = "token") -> Ite
     Except at `feed` no input holds `<CNF>`, so the embedding is the base's own, and an untied input
     row is frozen (its gradient is zero). The head of a half-precision model computes the last
     position, where c is read, in float32, as the engines do; for that it keeps a float32 copy of
-    its matrix. So it does all positions at `prompt`, since sequences are read at different ones,
-    and for a linear read-out, which is read at every step.
+    its matrix. So it does all positions at `prompt`, since sequences are read at different ones.
     """
     from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 
     layers = [item for item in peft_model.modules() if isinstance(item, TrainableTokensLayer)]
     tied = any(layer.tied_adapter for layer in layers)
-    everywhere = read_at == "prompt" or head == "linear"
+    everywhere = read_at == "prompt"
     for layer in layers:
         if not isinstance(layer.base_layer, nn.Embedding):
             weight_VD = layer.base_layer.weight.detach()

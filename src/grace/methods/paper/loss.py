@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,13 +20,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grace import metrics
-from grace.cnf import Readout, log1mexp, log_odds, unread_end, without
+from grace.cnf import Readout, without
+from grace.config.methods import ReadAt
 from grace.engines.local.forward import Forward, read, shared
-from grace.evidence import Evidence
 from grace.methods.paper.examples import IGNORED, Example, TrainingBatch, collate, to_device
-
-LossKind = Literal["mse", "log"]
-ReadAt = Literal["predict", "feed", "prompt"]
 
 
 class Losses(NamedTuple):
@@ -43,107 +40,40 @@ def losses(
     readout: Readout,
     *,
     read_at: ReadAt = "predict",
-    loss: LossKind = "mse",
     with_sft: bool = True,
     cnf_in_sft: bool = False,
-    evidence: Evidence | None = None,
-    end_ids: Sequence[int] = (),
 ) -> Losses:
-    """Run the model on a batch and return the terms of the loss.
+    """Run the model on a batch and return the terms of the loss (paper eq. 7).
 
     c is read at the last response token (`read_at="predict"`; the model need not see `<CNF>`), at
     `<CNF>` itself (`feed`), or at the last prompt token (`prompt`). Logits are computed from the
-    last prompt token on only. The heads differ:
+    last prompt token on only. log c is the float32 log-softmax over the full vocabulary, as in
+    `grace.cnf.end_log_prob`. With `cnf_in_sft`, `<CNF>` is one more label of the SFT term where c
+    is read. At `prompt` the SFT term is that of a model without `<CNF>`, as responses are sampled.
 
-    - token: log c is the float32 log-softmax over the full vocabulary, as in
-      `grace.cnf.end_log_prob`, shifted by the evidence if any. With `cnf_in_sft`, `<CNF>` is one
-      more label of the SFT term where c is read. At `prompt` the SFT term is that of a model
-      without `<CNF>`, as responses are sampled.
-    - linear: c is the sigmoid of the evidence of the readings at all steps. The SFT term is that
-      of a model without the tokens that are read.
-    - bins: there is no calibration term (it is zero); the token of the target's interval is one
-      more label of the SFT term.
-
-    No gradient flows through the evidence, which needs the `end_ids` that end a response.
+    Of ten bin tokens there is no calibration term (it is zero); that of the target's interval is
+    one more label of the SFT term.
     """
     length = batch["input_ids"].shape[1] - (read_at != "feed")
     next_BT = batch["labels"][:, 1:length]
     kept = 1  # the last position alone, unless response tokens matter
-    if with_sft or evidence is not None or read_at == "prompt" or readout.head == "linear":
+    if with_sft or read_at == "prompt":
         kept = min(int((next_BT != IGNORED).sum(dim=1).max()) + (read_at == "feed") + 1, length)
     logits_BKV = forward_logits(model, batch, length, kept)
     next_BK = next_BT[:, length - kept :]
     if read_at == "prompt":
         logits_BKV = _prompt_last(logits_BKV, next_BK, readout)
-    end_B = torch.zeros(len(next_BK), device=next_BK.device)
-    if evidence is not None:
-        end_B = unread_end(logits_BKV[:, -2 if read_at == "feed" else -1], end_ids, readout)
     labels_BK = torch.cat([next_BK, batch["input_ids"][:, -1:]], dim=1)
+    loss_BK = token_losses(logits_BKV, labels_BK)
     if readout.head == "bins":
-        log_c_B, sft_B = _bins(logits_BKV, labels_BK, readout)
-        return Losses(torch.zeros_like(log_c_B), sft_B, log_c_B)
-    if readout.head == "linear":
-        log_c_B, sft_B = _linear(logits_BKV, next_BK, end_B, readout, evidence or Evidence.none())
-    else:
-        log_c_B, sft_B = _token(logits_BKV, labels_BK, end_B, evidence, cnf_in_sft)
-    return Losses(calibration_loss(log_c_B, batch["target"], loss), sft_B, log_c_B)
-
-
-def _token(
-    logits_BKV: Tensor,
-    labels_BK: Tensor,
-    end_B: Tensor,
-    evidence: Evidence | None,
-    cnf_in_sft: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return log c and the SFT term of the head `token`, shape (B,); the last label is `<CNF>`."""
-    loss_BK, next_BK = token_losses(logits_BKV, labels_BK), labels_BK[:, :-1]
+        read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
+        log_c_B = readout.readings(read_BE, read_BE.logsumexp(-1))[:, 0].sigmoid().log()
+        return Losses(torch.zeros_like(log_c_B), mean_over_tokens(loss_BK, labels_BK), log_c_B)
     log_c_B = -loss_BK[:, -1]
-    if evidence is not None:
-        log_c_B = _with_evidence(log_odds(log_c_B), -loss_BK[:, :-1], next_BK, end_B, evidence)
     if not cnf_in_sft:
-        return log_c_B, mean_over_tokens(loss_BK[:, :-1], next_BK)
-    loss_BK = torch.cat([loss_BK[:, :-1], -log_c_B[:, None]], dim=1)
-    return log_c_B, mean_over_tokens(loss_BK, labels_BK)
-
-
-def _bins(logits_BKV: Tensor, labels_BK: Tensor, readout: Readout) -> tuple[Tensor, Tensor]:
-    """Return log c and the SFT term of the head `bins`, shape (B,); the last label is a bin."""
-    read_BE = logits_BKV[:, -1, list(readout.ids)].detach().float()
-    log_c_B = readout.readings(read_BE, read_BE.logsumexp(-1))[:, 0].sigmoid().log()
-    return log_c_B, mean_over_tokens(token_losses(logits_BKV, labels_BK), labels_BK)
-
-
-def _linear(
-    logits_BKV: Tensor, next_BK: Tensor, end_B: Tensor, readout: Readout, evidence: Evidence
-) -> tuple[Tensor, Tensor]:
-    """Return log c and the SFT term of the head `linear`, shape (B,)."""
-    read_BKE = logits_BKV[..., list(readout.ids)].float()
-    reading_BKQ = readout.readings(read_BKE, read_BKE.logsumexp(-1))
-    end_BK, prompt_BK, answer_BK = reading_BKQ.unbind(-1)
-    loss_BK = token_losses(without(logits_BKV[:, :-1], readout), next_BK)
-    count_B = (next_BK != IGNORED).sum(1)
-    place_BK = torch.arange(-next_BK.shape[1], 1, device=next_BK.device) + count_B[:, None]
-    first_BK, later_BK = place_BK == 0, place_BK > 0
-    later_BK = later_BK | (first_BK & (count_B == 0)[:, None])  # an empty response has one step
-    answer_B = (answer_BK * later_BK).sum(1) / later_BK.sum(1)
-    state_B = end_BK[:, -1] + (prompt_BK * first_BK).sum(1) + answer_B
-    log_c_B = _with_evidence(state_B, -loss_BK, next_BK, end_B, evidence)
-    return log_c_B, mean_over_tokens(loss_BK, next_BK)
-
-
-def _with_evidence(
-    state_B: Tensor, logprobs_BK: Tensor, next_BK: Tensor, end_B: Tensor, evidence: Evidence
-) -> Tensor:
-    """Return log c, shape (B,), from the readings and the log-probabilities of tokens and end."""
-    tokens_BK = (next_BK != IGNORED).tolist()
-    rows = zip(logprobs_BK.detach().tolist(), tokens_BK, end_B.detach().tolist(), strict=True)
-    shifts = [
-        evidence.of([p for p, is_token in zip(row, tokens, strict=True) if is_token], end)
-        for row, tokens, end in rows
-    ]
-    odds_B = evidence.slope * (state_B + state_B.new_tensor(shifts))
-    return F.logsigmoid(odds_B.clamp(-evidence.limit, evidence.limit))
+        loss_BK, labels_BK = loss_BK[:, :-1], next_BK
+    sft_B = mean_over_tokens(loss_BK, labels_BK)
+    return Losses(calibration_loss(log_c_B, batch["target"]), sft_B, log_c_B)
 
 
 def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tensor:
@@ -196,16 +126,12 @@ def _forward_arguments(model: Any) -> set[str]:
     return set(inspect.signature(base.forward).parameters)
 
 
-def calibration_loss(log_c_B: Tensor, target_B: Tensor, kind: LossKind = "mse") -> Tensor:
-    """Return the calibration loss of every example, shape (B,), from log c and the target t.
+def calibration_loss(log_c_B: Tensor, target_B: Tensor) -> Tensor:
+    """Return (t - c)^2 of every example, shape (B,), from log c and the target t.
 
-    `mse` is (t - c)^2; `log` is -t log c - (1 - t) log(1 - c).
     Source: arXiv 2509.09438 section 3.2.3.
     """
-    log_c_B, target_B = log_c_B.float(), target_B.float()
-    if kind == "mse":
-        return (target_B - log_c_B.exp()).square()
-    return -target_B * log_c_B - (1 - target_B) * log1mexp(log_c_B)
+    return (target_B.float() - log_c_B.float().exp()).square()
 
 
 def token_losses(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
@@ -234,8 +160,6 @@ def log_confidences(
     pad_id: int,
     *,
     read_at: ReadAt = "predict",
-    evidence: Evidence | None = None,
-    end_ids: Sequence[int] = (),
     batch_size: int = 8,
 ) -> NDArray[np.float64]:
     """Return log c of every example, shape (N,); the model is left in evaluation mode."""
@@ -250,13 +174,7 @@ def log_confidences(
             rows = order[start : start + batch_size]
             batch = collate([examples[row] for row in rows], readout, pad_id)
             terms = losses(
-                model,
-                to_device(batch, device),
-                readout,
-                read_at=read_at,
-                with_sft=False,
-                evidence=evidence,
-                end_ids=end_ids,
+                model, to_device(batch, device), readout, read_at=read_at, with_sft=False
             )
             log_c_N[rows] = terms.log_c.double().cpu().numpy()
     return log_c_N

@@ -16,8 +16,8 @@ from grace.errors import UserInputError
 from grace.metrics.samples import bin_index
 
 Array = NDArray[Any]
-TargetKind = Literal["bins", "labels", "scores"]
-BalanceKind = Literal["none", "cap", "sampler"]
+TargetKind = Literal["bins", "scores"]
+BalanceKind = Literal["none", "cap"]
 INTERVALS = 10  # of the target, over which examples are balanced
 
 
@@ -51,8 +51,8 @@ def make_targets(
     """Turn probe scores into targets.
 
     Scores are clipped to [0, 1] and fall into `bins` bins of equal width, the last one closed.
-    With `kind="bins"` the target is the accuracy of the bin, with "labels" the response's own
-    label, with "scores" its clipped score; bins and table are the same for all three.
+    With `kind="bins"` the target is the accuracy of the bin, with "scores" (GrACE-Disc) the clipped
+    score; bins and table are the same for both.
 
     Source: arXiv 2509.09438 section 3.2.2.
     """
@@ -69,7 +69,7 @@ def make_targets(
         BinRow(m, m / bins, (m + 1) / bins, int(n), float(accuracy_M[m]) if n else None)
         for m, n in enumerate(count_M)
     ]
-    target_N = {"bins": accuracy_M[bin_N], "labels": labels_N, "scores": clipped_N}[kind]
+    target_N = accuracy_M[bin_N] if kind == "bins" else clipped_N
     warnings = _small_bins(rows, min_count) if kind == "bins" else []
     return Targets(bin_N, target_N, rows, warnings)
 
@@ -83,25 +83,20 @@ def _small_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
     )
     return [
         f"{len(small)} of {len(rows)} target bins hold fewer than {min_count} responses, so their "
-        f"accuracy is uncertain ({named}); use more questions or lower target.bins"
+        f"accuracy is uncertain ({named}); use more questions or lower paper.bins"
     ]
 
 
-def balance(target_N: Array, kind: BalanceKind, *, seed: int = 0, epoch: int = 0) -> Array:
-    """Return the indices of one epoch's examples, balanced over the intervals of the target.
+def balance(target_N: Array, kind: BalanceKind, *, seed: int = 0) -> Array:
+    """Return the indices of the examples to train on, balanced over the intervals of the target.
 
-    `none` keeps all. `cap` keeps at most the mean size of the occupied intervals from each, the
-    same choice in every epoch and no repeats (the cap of Self-Calibration). `sampler` draws N
-    with replacement, every occupied interval equally often on average, anew in every epoch.
+    `none` keeps all. `cap` keeps at most the mean size of the occupied intervals from each, without
+    repeats (the cap of Self-Calibration).
     """
     if kind == "none":
         return np.arange(len(target_N))
     interval_N = bin_index(target_N, INTERVALS)
     size_M = np.bincount(interval_N, minlength=INTERVALS)
-    if kind == "sampler":
-        weight_N = 1.0 / size_M[interval_N]
-        rng = np.random.default_rng((seed, epoch))
-        return rng.choice(len(target_N), size=len(target_N), p=weight_N / weight_N.sum())
     cap = math.ceil(len(target_N) / int((size_M > 0).sum()))
     rng = np.random.default_rng(seed)
     kept = [rng.permutation(np.flatnonzero(interval_N == m))[:cap] for m in np.flatnonzero(size_M)]

@@ -16,10 +16,9 @@ from torch import Tensor
 from transformers import set_seed
 
 from grace.cnf import CnfTokens, Readout, count_rows, without
-from grace.config import TrainSettings
-from grace.errors import ConfigError, TrainingError
-from grace.evidence import Evidence
-from grace.methods.adapter import adapter_record, load_weights, save_adapter
+from grace.config import PaperSettings, to_dict
+from grace.errors import TrainingError
+from grace.methods.adapter import adapter_record, save_adapter
 from grace.methods.paper import checkpoints
 from grace.methods.paper.examples import Example, TrainingBatch, collate, to_device
 from grace.methods.paper.loop import Loop, OnStep
@@ -33,10 +32,9 @@ RIDGE = 0.1
 
 
 class TrainResult(NamedTuple):
-    """The number of optimizer steps, the step whose adapter was kept, and the rows of the log."""
+    """The number of optimizer steps, and the rows of the log."""
 
     steps: int
-    kept_step: int
     log: list[dict[str, float]]
 
 
@@ -46,14 +44,12 @@ def train_adapter(
     cnf: CnfTokens,
     examples: Sequence[Example],
     validation: Sequence[Example],
-    settings: TrainSettings,
+    settings: PaperSettings,
     *,
     seed: int,
     output_dir: Path,
     checkpoint_dir: Path,
     metadata: Mapping[str, Any],
-    evidence: Evidence | None = None,
-    end_ids: Sequence[int] = (),
     on_step: OnStep | None = None,
     save_every: int = SAVE_EVERY,
 ) -> TrainResult:
@@ -64,17 +60,19 @@ def train_adapter(
 
     Source: arXiv 2509.09438 section 3.2.3.
     """
-    _check(model, examples, validation, settings)
+    _check(model, examples, validation)
     set_seed(seed)
     required = [parameter.requires_grad for parameter in model.parameters()]
-    record = adapter_record(model, count_rows(model), cnf, settings, metadata, evidence)
+    record = adapter_record(
+        model, count_rows(model), cnf, metadata, read_at=settings.read_at, paper=to_dict(settings)
+    )
     peft_model = add_lora(model, cnf, settings)
     try:
         if settings.gradient_checkpointing:
             set_activation_checkpointing(model, True)
-        if settings.read_at == "prompt" and settings.head == "token":
+        if settings.read_at == "prompt":
             start_even(peft_model, cnf.readout, examples, cnf.id)
-        with light_rows(peft_model, settings.read_at, settings.head):
+        with light_rows(peft_model, settings.read_at):
             pad_id = cnf.id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
             loop = Loop(
                 peft_model,
@@ -83,25 +81,19 @@ def train_adapter(
                 examples,
                 validation,
                 settings,
-                evidence,
-                end_ids,
                 seed=seed,
                 root=checkpoint_dir,
             )
             main = loop.accelerator.is_main_process
             if main:
-                checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples, evidence)
+                checkpoints.claim(checkpoint_dir, settings, seed, cnf.id, examples)
             loop.accelerator.wait_for_everyone()
             _run(loop, save_every, on_step)
-            kept = loop.step
-            if settings.keep == "best":
-                kept = loop.best_step() or kept
-                load_weights(loop.model, checkpoints.best_dir(checkpoint_dir, kept))
             state = loop.whole_weights()
             if main:
                 save_adapter(loop.model, tokenizer, output_dir, record, loop.log, state)
             loop.accelerator.wait_for_everyone()
-        return TrainResult(loop.step, kept, loop.log)
+        return TrainResult(loop.step, loop.log)
     finally:
         set_activation_checkpointing(model, False)
         peft_model.unload()
@@ -114,10 +106,7 @@ def _check(
     model: Any,
     examples: Sequence[Example],
     validation: Sequence[Example],
-    settings: TrainSettings,
 ) -> None:
-    if settings.keep == "best" and not validation:
-        raise ConfigError("train.keep is best, which needs validation responses; use keep=last")
     if not examples:
         raise TrainingError(
             "no response ended with an end-of-sequence token, so there is nothing to train on; "
@@ -137,9 +126,9 @@ def _run(loop: Loop, save_every: int, on_step: OnStep | None) -> None:
         loop.run(save_every, on_step)
     except torch.OutOfMemoryError:
         raise TrainingError(
-            f"out of memory at step {loop.step + 1}; set train.micro_batch_size lower than "
+            f"out of memory at step {loop.step + 1}; set paper.micro_batch_size lower than "
             f"{loop.settings.micro_batch_size or loop.settings.batch_size} or "
-            "train.gradient_checkpointing=true and run again (it resumes)"
+            "paper.gradient_checkpointing=true and run again (it resumes)"
         ) from None
 
 

@@ -38,10 +38,10 @@ def choose_threshold(
     context = open_run(path, device)
     if not context.directory.done("answer"):
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
-    if alpha is not None and not context.settings.train.trace:
+    if alpha is not None and not context.settings.grace.trace:
         raise ConfigError(
             "--drop needs a confidence at every token; fit one: "
-            f"grace run {path} --set train.trace=true --redo features"
+            f"grace run {path} --set grace.trace=true --redo features"
         )
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
@@ -122,9 +122,6 @@ def _chosen(
     test: dict[str, Any] | None,
 ) -> Threshold:
     promise = str(guarantee)
-    rows_alone = context.directory.frozen  # no epoch was chosen
-    if context.settings.train.keep == "best" and not rows_alone:
-        promise += "; train.keep=best chose the epoch on these questions, which favours them"
     found: dict[str, Any] = {"tau": guarantee.tau, "n": guarantee.n, "bound": guarantee.bound}
     return dataclasses.replace(wanted, **found, promise=promise, test=test)
 

@@ -14,7 +14,7 @@ import numpy as np
 from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
 from grace.pipeline.stages.depth import read_layer, stores
-from grace.pipeline.stages.train import training_seconds
+from grace.pipeline.stages.fit import fit_seconds
 from grace.records import Generation, Response
 from grace.report.names import ACCESS
 
@@ -178,21 +178,18 @@ def fit_cost(
 ) -> dict[str, float | None]:
     """Return the cost of a fit: its seconds, None if unknown, and the trained parameters.
 
-    They include those of the adapter, if the estimator uses the tuned model; then the seconds of
-    LoRA that was trained and left out come beside them.
+    They include those of the adapter, if the estimator uses the tuned model.
     """
     from safetensors import safe_open
 
     training: float | None = 0.0
-    left_out = 0.0
     if asked_by(estimator) == "tuned":
-        training, left_out = training_seconds(context.directory)
+        training = fit_seconds(context.directory)
         for path in context.directory.adapter.glob("*.safetensors"):
             with safe_open(path, "np") as file:
                 shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
                 parameters += sum(map(math.prod, shapes))
     return {
         "fit_seconds": None if training is None else training + seconds,
-        "left_out_seconds": left_out,
         "trained_parameters": parameters,
     }

@@ -7,33 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from grace import plugins
-from grace.config import RunSettings, TrainSettings
+from grace.config import RunSettings
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
+from grace.store import RunDir, read_json
 
-CHOOSE = -1  # the value of `train.layer` with which the fit chooses
+CHOOSE = -1  # the value of `grace.layer` with which the fit chooses
 NAMES = ("mean", "last", "first", "at_step", "to_step")
 
 
-def reads_blocks(train: TrainSettings) -> bool:
-    """Return whether blocks may be read beside the last hidden state."""
-    return train.head == "linear" and train.lora != "always" and train.layer != LAST
-
-
-def layers_to_read(train: TrainSettings, engine: Any) -> list[int]:
-    """Return the blocks whose MLPs are read beside the last hidden state.
-
-    LoRA and the other heads read the last hidden state alone.
-    """
+def layers_to_read(settings: RunSettings, engine: Any) -> list[int]:
+    """Return the blocks whose MLPs are read beside the last hidden state."""
     from grace.engines.local.layers import candidates, mlp_output
 
-    if not reads_blocks(train):
-        return []
-    if train.layer == CHOOSE:
+    layer = settings.grace.layer if settings.method == "grace" else LAST
+    if layer == CHOOSE:
         return candidates(engine.model)
-    mlp_output(engine.model, train.layer)  # raises an error if there is none
-    return [train.layer]
+    if layer != LAST:
+        mlp_output(engine.model, layer)  # raises an error if there is none
+    return [layer] if layer != LAST else []
 
 
 def check_layer(settings: RunSettings) -> None:
@@ -41,11 +34,18 @@ def check_layer(settings: RunSettings) -> None:
     from grace.engines.local.layers import mlp_output, skeleton
     from grace.engines.local.loading import read_config
 
-    layer, model = settings.train.layer, settings.model.path
+    layer, model = settings.grace.layer, settings.model.path
     code = settings.model.trust_remote_code or plugins.trusts(model)
-    if layer > 0 and reads_blocks(settings.train):
+    if layer > 0 and settings.method == "grace":
         config = read_config(resolve_model(model), trust_remote_code=code)
         mlp_output(skeleton(config, trust_remote_code=code), layer)
+
+
+def layer_read(directory: RunDir) -> int:
+    """Return the block that the confidence of a run reads, `LAST` for the last hidden state."""
+    stored = read_json(directory.readout) if directory.readout.exists() else {}
+    layer: int = stored.get("layer", LAST)
+    return layer
 
 
 def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:

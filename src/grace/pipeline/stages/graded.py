@@ -21,7 +21,8 @@ from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.prompting import COMPARED, SAID
 from grace.pipeline.stages.depth import NAMES, layers_to_read, to_arrays
-from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
+from grace.pipeline.stages.grace import FitData, fit_rows, write_rows_adapter
+from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import labels_of
 from grace.progress import progress, say
 from grace.records import Message, Question
@@ -74,9 +75,9 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     encoded = [_encoded(context, answer) for answer in answers]
     prompts, responses = zip(*encoded, strict=True)
     step_NB = np.zeros((len(responses), 0), dtype=int)
-    if settings.train.trace:
+    if settings.grace.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
-    layers = layers_to_read(settings.train, engine)
+    layers = layers_to_read(settings, engine)
     with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
         stored = _Stored(Path(folder))
         logprobs = _read(engine, prompts, responses, step_NB, layers, stored)

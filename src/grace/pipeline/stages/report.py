@@ -15,6 +15,7 @@ from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import read_replay
+from grace.pipeline.stages.depth import layer_read
 from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
 from grace.report import (
     EstimatorResult,
@@ -50,9 +51,11 @@ def report_input(context: Context) -> ReportInput:
     """Gather the results of a finished run."""
     directory, settings = context.directory, context.settings
     config = read_json(directory.config)
-    table = read_json(directory.target_table)
+    binned = directory.target_table.exists() and settings.method == "paper"
+    table = read_json(directory.target_table) if binned else {"bins": [], "warnings": []}
+    targets = directory.split("train").targets.read() if binned else []
     estimators, task = rated_estimators(context), context.about["task"]
-    layer = read_json(directory.readout).get("layer")
+    layer = layer_read(directory)
     reads = [f"the confidence reads the MLP of block {layer}"] if layer else []
     notes = [*table["warnings"], *reads]
     return ReportInput(
@@ -65,7 +68,7 @@ def report_input(context: Context) -> ReportInput:
             for name, estimator in estimators.items()
         ],
         targets=[TargetRow(**row, task=task) for row in table["bins"]],
-        target_values={task: [row.target for row in directory.split("train").targets.read()]},
+        target_values={task: [row.target for row in targets]} if targets else {},
         notes=[f"{_run_name(context)}: {warning}" for warning in notes],
         settings=to_dict(settings),
         examples=list(_examples(context)),
@@ -127,6 +130,7 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
     if not isinstance(cost, dict) or "extra_seconds_per_answer" not in cost:
         raise RunError(f"{split.cost(name)} holds no cost; do the stage again: --redo score")
     beyond = cost.pop("extra_seconds_per_answer")
+    cost.pop("left_out_seconds", None)  # of an earlier version
     generating = context.directory.seconds_per_answer(split)
     if generating is None:  # answers of the backbone, rated
         generating = context.directory.seconds_per_answer(test.split)
@@ -195,7 +199,7 @@ def _validations(context: Context) -> Iterator[Validation]:
     """Yield GrACE against each rival on validation answers, in log loss and in Brier score.
 
     All rate the same answers, the backbone's, and none has seen the answer that it rates (Platt
-    scaling is fitted on nine tenths of them, for the rest); GrACE's LoRA is chosen on them.
+    scaling is fitted on nine tenths of them, for the rest).
     """
     split, settings = context.directory.split("validation"), context.settings
     if TRAINED not in settings.report.estimators:

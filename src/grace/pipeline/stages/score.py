@@ -137,14 +137,13 @@ def score(context: Context) -> None:
 def rated_estimators(context: Context) -> dict[str, Estimator]:
     """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
 
-    These are `probe` and `evidence`, the two parts of c of a linear read-out fitted alone, the
-    `probe_tokens` with both, and `grace_base` if LoRA makes the model's answers differ from its
-    backbone's.
+    These are `probe` and `evidence`, the two parts of our c fitted alone, the `probe_tokens` with
+    both, and `grace_base` if LoRA makes the model's answers differ from its backbone's.
     """
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
-        names += ["evidence", "probe", "probe_tokens"] if settings.train.head == "linear" else []
+        names += ["evidence", "probe", "probe_tokens"] if settings.method == "grace" else []
         names += [] if context.directory.frozen else ["grace_base"]
     return {name: fitted_to(context, name) for name in names}
 

@@ -71,7 +71,6 @@ class MetricRow(Place):
     extra_forward_tokens_per_answer: float | None
     extra_requests_per_answer: float | None
     fit_seconds: float | None
-    left_out_seconds: float | None
     trained_parameters: int | None
     access: str | None
     accuracy: float | None

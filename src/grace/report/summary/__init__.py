@@ -103,7 +103,6 @@ def _row(result: EstimatorResult, trials: Trials, bins: int) -> MetricRow:
     at = result.answered()
     shared = ("task", "train_task", "backbone", "estimator", "seed", *(cost.key for cost in COSTS))
     return MetricRow(
-        left_out_seconds=result.left_out_seconds,
         **{name: getattr(result, name) for name in shared},
         n=len(at),
         missing=len(result.confidence) - len(at),

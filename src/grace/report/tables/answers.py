@@ -66,12 +66,11 @@ def _fitted(rated: Rated, field: str) -> Cell:
 
 
 def cost(rated: Rated, column: Cost) -> Cell:
-    """Show a cost, with the seconds of LoRA that was left out; access sorts from the least on."""
+    """Show a cost; access sorts from the least on."""
     value = rated.cost(column.key)
     if value is None or isinstance(value, str):
         return Cell(value or NONE, value=ACCESS.index(value) if value else None)
-    left_out = rated.mean("left_out_seconds") if column.key == "fit_seconds" else None
-    return Cell(number(value), f"(+{number(left_out)})" if left_out else "", value=value)
+    return Cell(number(value), value=value)
 
 
 def change(row: Comparison | Transfer | None) -> Cell:

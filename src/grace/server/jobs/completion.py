@@ -37,7 +37,7 @@ class Piece(NamedTuple):
     """New text and tokens of a choice.
 
     `so_far` is c before the last of the tokens, None unless the model was trained with
-    `train.trace`.
+    `grace.trace`.
     """
 
     choice: int

@@ -1,4 +1,4 @@
-"""Runs whose read-out is two rows: fitted before LoRA, which must earn its place."""
+"""Runs of our method: rows and token probabilities, fitted to the backbone's own answers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,20 @@ import pytest
 import grace
 import tiny_run
 from grace.config import override_settings
-from grace.errors import ConfigError, DataError, RunError
+from grace.errors import DataError, RunError
 from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import sampling_for
-from grace.pipeline.stages import choosing
-from grace.pipeline.stages.choosing import LoraChoice, keep_better
 from grace.pipeline.stages.depth import read_layer
 from grace.pipeline.stages.fit import fit
+from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
 from grace.pipeline.stages.score import rated_estimators
-from grace.pipeline.stages.train import train_run_adapter, training_seconds
-from grace.pipeline.study import resolve_study
 from grace.records import Generation
 from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 PAIR = (
-    "train.head=linear",
-    "train.evidence=likelihood",
-    "train.loss=log",
-    "target.kind=labels",
-    "train.keep=best",
+    "method=grace",
     'report.estimators=["grace","likelihood","evidence"]',
 )
 
@@ -53,15 +46,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("linear")
     tiny_run.write_model(folder / "model")
     tiny_run.write_questions(folder / "questions.jsonl")
-    run(folder / "rows", settings(folder, "train.lora=never"))
-    run(folder / "auto", settings(folder, "train.layer=0"))
+    run(folder / "rows", settings(folder))
+    run(folder / "last", settings(folder, "grace.layer=0"), until="features")
+    run(folder / "paper", settings(folder, "method=paper"), until="features")
     return folder
 
 
 def test_training_holds_a_single_backbone_in_memory(made: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    shutil.copytree(made / "auto", path)
-    shutil.rmtree(RunDir(path).checkpoints, ignore_errors=True)
+    shutil.copytree(made / "paper", path)
     context = open_run(path)
     base, held = weakref.ref(context.engines.base.model), []
 
@@ -69,14 +62,14 @@ def test_training_holds_a_single_backbone_in_memory(made: Path, tmp_path: Path) 
         gc.collect()
         held.append(base())
 
-    train_run_adapter(context, look)
+    train_run_adapter(context, make_run_targets(context)[1].targets, look)
     assert set(held) == {None}
 
 
 def test_a_trace_leaves_the_answers_as_they_are_and_ends_with_c(made: Path, tmp_path: Path) -> None:
     """Its rows are fitted to the steps too, so c at the end is another, of the same answers."""
     traced = tmp_path / "traced"
-    run(traced, settings(made, "train.lora=never", "train.trace=true"))
+    run(traced, settings(made, "grace.trace=true"))
     ours, theirs = (
         RunDir(path).split("test").tuned.responses.read() for path in (traced, made / "rows")
     )
@@ -97,7 +90,7 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     made: Path, tmp_path: Path, layer: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     deep = tmp_path / "deep"
-    changes = (f"train.layer={layer}", "train.lora=never", "train.trace=true")
+    changes = (f"grace.layer={layer}", "grace.trace=true")
     run(deep, settings(made, *changes))
     ours, theirs = (
         RunDir(path).split("test").tuned.responses.read() for path in (deep, made / "rows")
@@ -126,43 +119,16 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert model.traces
 
 
-@pytest.mark.parametrize(
-    ("changes", "layer", "why"),
-    [
-        (["train.layer=1"], 1, "the confidence reads the MLP of block 1 (train.layer=0 trains it)"),
-        (["train.layer=0", "train.trace=true"], 0, "train.trace is set"),
-        (["train.layer=1", "train.trace=true"], 1, "train.trace is set"),
-        (["train.lora=always"], 0, None),
-    ],
-)
-def test_lora_is_trained_only_where_c_reads_the_last_state_at_the_end(
-    made: Path,
-    tmp_path: Path,
-    changes: list[str],
-    layer: int,
-    why: str | None,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = tmp_path / "run"
-    run(path, settings(made, *changes, "train.epochs=1"))
-    card = json.loads((path / "adapter" / "grace.json").read_text())
-    trained = (path / "adapter" / "adapter_config.json").exists()
-    assert (card.get("layer", 0), trained) == (layer, why is None)
-    assert "lora" not in card  # no choice was made
-    said = re.findall(r"no LoRA is trained, since (.*)", capsys.readouterr().err)
-    assert said == ([why] if why else [])
-
-
 def test_states_that_other_settings_did_not_store_are_asked_for(made: Path) -> None:
-    stored = RunDir(made / "auto").split("train").features
+    stored = RunDir(made / "last").split("train").features
     with pytest.raises(RunError, match=r"lacks the states mean\.1, .* --redo features"):
         read_layer(stored, 1, [0])
 
 
 def test_settings_of_a_stage_that_has_not_begun_may_change(made: Path, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    run(path, settings(made, "train.lora=never"), until="sample")
-    other = settings(made, "train.lora=never", "grade.grader=tiny_run:right")
+    run(path, settings(made), until="sample")
+    other = settings(made, "grade.grader=tiny_run:right")
     with pytest.raises(DataError, match="responses are right"):
         run(path, other, until="fit")
     assert all(grade.correct for grade in RunDir(path).split("train").grades.read())
@@ -170,19 +136,7 @@ def test_settings_of_a_stage_that_has_not_begun_may_change(made: Path, tmp_path:
 
 def test_another_layer_is_read_from_the_states_on(made: Path) -> None:
     with pytest.raises(RunError, match="--redo features"):
-        run(made / "rows", settings(made, "train.lora=never", "train.layer=1"))
-
-
-def test_a_changed_setting_is_checked_beside_those_that_the_run_has(
-    made: Path, tmp_path: Path
-) -> None:
-    """`train.trace` is not for `train.lora=always`, which a run may have been told before."""
-    (settings,) = resolve_study(made / "rows", None, ["train.trace=true"]).runs().values()
-    assert settings.train.trace and settings.train.lora == "never"
-    told = (made / "auto" / "config.json").read_text().replace('"lora": "auto"', '"lora": "always"')
-    (tmp_path / "config.json").write_text(told)
-    with pytest.raises(ConfigError, match=r"train\.trace is read .* train\.lora=never"):
-        resolve_study(tmp_path, None, ["train.trace=true"]).runs()
+        run(made / "rows", settings(made, "grace.layer=1"))
 
 
 def drawn_again(run: Path) -> list[Generation]:
@@ -196,14 +150,14 @@ def drawn_again(run: Path) -> list[Generation]:
     return [one for _, samples in drawn for one in samples]
 
 
-@pytest.mark.parametrize("changes", [(), ("train.trace=true",)])
+@pytest.mark.parametrize("changes", [(), ("grace.trace=true",)])
 def test_without_lora_a_run_rates_its_backbones_answers_as_asking_would(
     changes: tuple[str, ...], made: Path, tmp_path: Path
 ) -> None:
     """The run has not drawn them a second time, which would give the same answers and c."""
     sampled = ("sample.test_temperature=0.8", "sample.test_samples=2")  # some end, some are cut
     path = tmp_path / "run"
-    run(path, settings(made, "train.lora=never", *sampled, *changes))
+    run(path, settings(made, *sampled, *changes))
     test = RunDir(path).split("test")
     assert not (path / "stages/answer.timing.jsonl").exists()
     base, tuned, asked = test.responses.read(), test.tuned.responses.read(), drawn_again(path)
@@ -233,135 +187,6 @@ def test_the_evidence_and_the_rows_are_those_of_the_fit(made: Path) -> None:
     assert json.loads(json.dumps(evidence)) == fitted["evidence"]
 
 
-def test_a_run_says_whether_lora_was_kept_and_uses_what_it_says(made: Path) -> None:
-    card = json.loads((made / "auto/adapter/grace.json").read_text())
-    found = card["lora"]
-    gains = found["gain"] > 2 * found["standard_error"]
-    assert (found["accuracy_after"] is not None) == gains  # else no answer is needed to tell
-    moved = abs(found["accuracy_after"] - found["accuracy_before"]) if gains else 0
-    assert found["kept"] == (gains and moved <= 0.01)
-    assert (made / "auto/adapter/rows.safetensors").exists() != found["kept"]
-    if not found["kept"]:
-        test = RunDir(made / "auto").split("test")
-        said = [response.token_ids for response in test.responses.read()]
-        assert [response.token_ids for response in test.tuned.responses.read()] == said
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_what_validation_answers_say_is_done(
-    kept: bool, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import shutil
-
-    shutil.copytree(made / "auto", tmp_path / "run")
-    directory = RunDir(tmp_path / "run")
-    (directory.adapter / "rows.safetensors").unlink(missing_ok=True)
-    (directory.adapter / "of_lora").write_text("")
-    monkeypatch.setattr(choosing, "compare", lambda _: LoraChoice(kept, 0.1, 0.05, 10, 0.5, 0.5))
-    context = Context(directory, settings(made, "train.layer=0"))
-    with_lora: Any = object()
-    context.engines.__dict__["tuned"] = with_lora  # the comparison has loaded and cached it
-    keep_better(context)
-    assert ("tuned" in context.engines.__dict__) == kept  # later stages must not answer with LoRA
-    assert (directory.adapter / "of_lora").exists() == kept
-    assert (directory.adapter / "rows.safetensors").exists() != kept
-    assert json.loads((directory.adapter / "grace.json").read_text())["lora"]["kept"] == kept
-    fit, steps = directory.seconds_in("fit"), directory.seconds_in("steps")
-    assert fit and steps
-    assert training_seconds(directory) == ((fit + steps, 0.0) if kept else (fit, steps))
-
-
-def test_lora_that_moves_the_accuracy_or_gains_nothing_is_not_kept(
-    made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = RunDir(made / "auto")
-    context = Context(directory, settings(made, "train.layer=0"))
-    samples = context.samples(directory.split("validation"))
-    right = [c for c, r in zip(samples.correct, samples.responses, strict=True)
-             if r.finish_reason == "stop"]  # fmt: skip
-
-    class Rater:
-        def __init__(self, sure: float) -> None:
-            self.sure = sure
-
-        def confidences(self, prompts: Any, responses: Any) -> list[float]:
-            noise = np.random.default_rng(len(prompts)).normal(0, 0.01, len(prompts))
-            return [self.sure + n if c else 1 - self.sure + n
-                    for c, n in zip(right, noise, strict=True)]  # fmt: skip
-
-    def outcome(rows: float, lora: float, after: float) -> LoraChoice:
-        raters = {directory.rows: Rater(rows), directory.adapter: Rater(lora)}
-        monkeypatch.setattr(context.engines, "load", lambda path: raters[path])
-        monkeypatch.setattr(choosing, "answer", lambda *_, **__: None)
-        graded = [type("G", (), {"correct": after})()]
-        tuned = type("T", (), {"grades": type("R", (), {"read": lambda _: graded})()})()
-        split = directory.split("validation")
-        monkeypatch.setattr(type(split), "tuned", property(lambda _: tuned))
-        return choosing.compare(context)
-
-    before = float(np.mean(samples.correct))
-    assert outcome(0.6, 0.9, before).kept
-    assert not outcome(0.9, 0.6, before).kept
-    assert not outcome(0.7, 0.7, before).kept
-    assert not outcome(0.6, 0.9, before - 0.02).kept
-    assert outcome(0.9, 0.6, before - 0.02).accuracy_after is None  # the gain has decided
-
-
-@pytest.mark.parametrize(
-    ("after", "wanted"),
-    [
-        (
-            None,
-            "LoRA left out, the rows are used without it: on 99 validation answers it lowers "
-            "the log loss by 0.01000 (a reduction of more than 0.02000, two standard errors, is "
-            "needed)",
-        ),
-        (
-            0.48,
-            "LoRA left out, the rows are used without it: on 99 validation answers it lowers "
-            "the log loss by 0.01000 (a reduction of more than 0.02000, two standard errors, is "
-            "needed) "
-            "and moves the accuracy from 50.0 to 48.0% (at most 1 point is allowed)",
-        ),
-    ],
-)
-def test_the_choice_is_said_with_the_rule_that_made_it(after: float | None, wanted: str) -> None:
-    assert str(LoraChoice(False, 0.01, 0.01, 99, 0.5, after)) == wanted
-
-
-@pytest.mark.parametrize(("errors", "kept"), [(1.8, False), (2.2, True)])
-def test_lora_is_kept_from_a_gain_of_two_paired_standard_errors_on(
-    errors: float, kept: bool, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = RunDir(made / "auto")
-    context = Context(directory, settings(made, "train.layer=0"))
-    samples = context.samples(directory.split("validation"))
-    right = np.array([c for c, r in zip(samples.correct, samples.responses, strict=True)
-                      if r.finish_reason == "stop"])  # fmt: skip
-    noise = np.random.default_rng(0).normal(size=len(right))
-    noise = (noise - noise.mean()) / noise.std(ddof=1)
-    better = 0.05 * (noise + errors / np.sqrt(len(right)))  # log loss of each answer
-    sure = {directory.rows: np.full(len(right), 0.5), directory.adapter: 0.5 * np.exp(better)}
-
-    def load(path: Path) -> Any:
-        c = np.where(right, sure[path], 1 - sure[path])
-        return type("Rater", (), {"confidences": lambda *_: c.tolist()})()
-
-    monkeypatch.setattr(context.engines, "load", load)
-    monkeypatch.setattr(choosing, "answer", lambda *_, **__: None)
-    monkeypatch.setattr(type(directory.split("validation")), "tuned", samples_graded(samples))
-    found = choosing.compare(context)
-    assert found.gain / found.standard_error == pytest.approx(errors, rel=1e-4)
-    assert found.kept is kept
-
-
-def samples_graded(samples: Any) -> Any:
-    """Return a split's `tuned` whose answers are as often right as the backbone's."""
-    grades = [type("G", (), {"correct": correct})() for correct in samples.correct]
-    table = type("R", (), {"read": lambda _: grades})()
-    return property(lambda _: type("T", (), {"grades": table})())
-
-
 def test_every_report_of_two_rows_says_what_they_and_the_evidence_say_alone(made: Path) -> None:
     rows = json.loads((made / "rows/report.json").read_text())["rows"]
     assert {row["estimator"] for row in rows} == {
@@ -369,9 +194,6 @@ def test_every_report_of_two_rows_says_what_they_and_the_evidence_say_alone(made
     }
     found = {row["estimator"]: row for row in rows}
     assert found["probe"]["access"] == "hidden states"
-    kept = json.loads((made / "auto/adapter/grace.json").read_text())["lora"]["kept"]
-    rows = json.loads((made / "auto/report.json").read_text())["rows"]
-    assert ("grace@base" in {row["estimator"] for row in rows}) == kept
 
 
 def test_validation_answers_are_rated_once_and_compared_in_the_report(made: Path) -> None:
@@ -405,7 +227,7 @@ def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> No
     from grace.pipeline.stages.cost import StoredTraining
 
     directory = RunDir(made / "rows")
-    context = Context(directory, settings(made, "train.lora=never"))
+    context = Context(directory, settings(made))
     samples = context.samples(directory.split("train"))
     tokens = [response.token_ids for response in samples.responses]
     for layer in (0, 2):
@@ -453,4 +275,4 @@ def test_where_the_few_whole_answers_are_alike_the_length_limit_is_named(
     cut = {"finish_reason": "length", "end_logprob": None, "confidence": None}
     table.write([table.read()[0], *(dataclasses.replace(row, **cut) for row in table.read()[1:])])
     with pytest.raises(DataError, match=r"end within sample\.max_new_tokens=24 \(\d+ do"):
-        fit(Context(RunDir(run_path), settings(made, "train.lora=never")))
+        fit(Context(RunDir(run_path), settings(made)))
