@@ -16,7 +16,7 @@ MOST = 20  # labels that are looked at
 LONGEST = 4000  # characters after a label
 _FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
 _WORDS = (
-    "answer|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
+    "answer|ans|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
     "odpověď|vastaus|cevap|jawaban|válasz|răspuns|đáp án|ответ|відповідь|απάντηση|תשובה|الإجابة|"
     "الجواب|उत्तर|উত্তর|คำตอบ|答案|回答|解答|答え|答|정답|답변|답"
 )
@@ -25,18 +25,19 @@ _ADJECTIVES = (
     "a|resposta|правильный|最终|最終|正确|正確|최종"
 )
 _LABEL = re.compile(
-    rf"^[ \t*_#>-]*(?:(?:{_ADJECTIVES})\s*){{0,3}}(?:{_WORDS})(?:\s+(?:finale?|correcta|correcte))?"
-    r"[*_]*[ \t]*:[*_]*",
+    rf"^[ \t*_#>{{\"'-]*(?:(?:{_ADJECTIVES})\s*){{0,3}}(?:{_WORDS})"
+    r"(?:\s+(?:finale?|correcta|correcte))?[*_\"']*[ \t]*:[*_]*",
     re.I | re.M,
 )
-_ANYWHERE = re.compile(rf"(?<![^\W_])(?:{_WORDS})[*_]*\s*:[*_]*", re.I)
+_ANYWHERE = re.compile(rf"(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*", re.I)
 _STATED = re.compile(
-    r"\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*\s*:?"
-    r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is\s*:?"
-    r"|\bAntwort\s+(?:ist|lautet)\s*:?|\bréponse\s+est\s*:?|\brespuesta\s+es\s*:?"
-    r"|\b(?:resposta\s+é|risposta\s+è)\s*:?|(?:答案|正确选项)(?:是|为)\s*:?",
+    r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*"
+    r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
+    r"|\b(?:antwort|antwoord|réponse|respuesta|resposta|risposta)\s+(?:\w+\s+)?"
+    r"(?:ist|lautet|est|es|é|è|is)|(?:答案|正确选项)(?:是|为))\s*(?!\s*not\b):?",
     re.I,
 )
+_TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.I | re.S)
 _NEXT = re.compile(  # a model that goes on writes the next question, too
     r"\n[ \t]*[*_#>]*[ \t]*(?:question|q|human|user|problem|frage|pregunta|问题|問題)"
     r"[ \t]*\d*[*_]*\s*:",
@@ -53,7 +54,7 @@ def plain(text: str) -> str:
 
 def spoken(text: str) -> str:
     """Return what a response says: after the reasoning, before a next question."""
-    text = plain(text).rpartition("</think>")[2].strip()
+    text = _TAGGED.sub(r"\nAnswer: \1\n", plain(text).rpartition("</think>")[2]).strip()
     for cut in _NEXT.finditer(text):
         before = text[: cut.start()].rstrip("*_ \n")
         if before[-1:] != ":":  # "Let me repeat it:"
@@ -68,10 +69,10 @@ def short_answer(text: str) -> str:
     return marked[0] if marked else next(filter(None, map(str.strip, said.splitlines())), "")
 
 
-def marked(said: str, *, anywhere: bool = False) -> Iterator[str]:
+def marked(said: str) -> Iterator[str]:
     """Yield the parts of what is said that are marked as the answer, the surest mark first."""
     yield from boxed(said)
-    yield from labelled(said, anywhere=anywhere)
+    yield from labelled(said, _ANYWHERE)
     yield from hashed(said)
     yield from stated(said)
 
@@ -90,13 +91,13 @@ def boxed(said: str) -> list[str]:
     return []
 
 
-def labelled(said: str, *, anywhere: bool = False) -> list[str]:
+def labelled(said: str, label: re.Pattern[str] = _LABEL) -> list[str]:
     """Return the line after each label, or the next one that is not blank; final answers first."""
     found = [
-        ("final" not in label[0].lower(), _line(said, label.end()))
-        for label in itertools.islice((_ANYWHERE if anywhere else _LABEL).finditer(said), MOST)
+        ("final" not in said[max(0, found.start() - 6) : found.end()].lower(), found.end())
+        for found in itertools.islice(label.finditer(said), MOST)
     ]
-    return [line for _, line in sorted(found, key=lambda pair: pair[0])]
+    return [_line(said, end) for _, end in sorted(found)]
 
 
 def hashed(said: str) -> list[str]:

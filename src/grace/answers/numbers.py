@@ -6,6 +6,7 @@ neither is its end. Fractions keep the values exact.
 
 from __future__ import annotations
 
+import collections
 import math
 import re
 import unicodedata
@@ -14,7 +15,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from grace.answers.finding import lines, marked, plain, spoken
-from grace.answers.units import ORDINALS, SCALES, UNITS
+from grace.answers.units import ABBREVIATED, COUNTED, ORDINALS, SCALES, UNITS
 
 LARGEST = 300  # digits
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63"), "-")
@@ -65,6 +66,11 @@ _TOKEN = re.compile(
 )
 _MORE = re.compile(r"(?:[-:/]\d+(?:[.,]\d+)*)+")  # a date, a time, a range
 _LETTERS = re.compile(r"[^\W\d_]+")
+_IN_WORDS = re.compile(
+    rf"\W*(?P<minus>(?:minus|negative)\s+)?(?P<words>(?:{'|'.join(COUNTED)})\b"
+    rf"(?:(?:\s+and)?[\s-]+(?:{'|'.join([*COUNTED, *SCALES])})\b)*)",
+    re.I,
+)
 _SCALE = re.compile(rf"[ -]?({'|'.join(SCALES)})s?\b", re.I)
 _PERCENT = re.compile(r"\s?(?:%|percent\b|per cent\b|pct\b)", re.I)
 _OPERATOR = re.compile(r"[ \t]*(?:[+\u00d7*÷/·][ \t]*[\w($]|[xX][ \t]*\d|-[ \t]+\d)|\^")
@@ -72,6 +78,7 @@ _OPERAND = re.compile(r"[\w)%][ \t]*(?:[+\u00d7*÷/·^]|(?<=[\d\s])[xX](?=\s))[ 
 _CURRENCY = re.compile(r"(?:\b[A-Z]{1,2}[$]|[$€£¥₹₩]|(?<![^\W_])(?:Rs|USD|EUR|GBP)\.?)\s?$", re.I)
 _SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
 _MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
+_DENIED = re.compile(r"\bnot\s+\W*\Z", re.I)
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
 
@@ -155,17 +162,18 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
     start = max(earliest, low + len(left))
     if letters := _LETTERS.match(text, end):
         unit = letters[0]
-        if unit == "k":
-            value, end = None if value is None else value * 1000, letters.end()
+        scale = ABBREVIATED.get(unit.lower(), 0)
+        if scale and (currency or unit in ("k", "M", "mn", "bn")):
+            value, end = None if value is None else value * scale, letters.end()
         elif unit in ORDINALS:
             end = letters.end()
         elif unit.casefold() not in UNITS or (unit == "s" and _DECADE.fullmatch(core)):
             return Number(start, _word_end(text, end), None, word=True)
     elif text[end : end + 2] in ("'s", "\u2019s"):
         return Number(start, end + 2, None, word=True)
-    if scale := _SCALE.match(text, end):
-        end = scale.end()
-        value = None if value is None else value * SCALES[scale[1].lower()]
+    if named := _SCALE.match(text, end):
+        end = named.end()
+        value = None if value is None else value * SCALES[named[1].lower()]
     percent = bool(per := _PERCENT.match(text, end))
     end = per.end() if per else end
     if more := _MORE.match(text, end):
@@ -260,14 +268,34 @@ def read(text: str) -> Number | None:
     first = typed(next(lines(said), ""))
     if is_number(first):
         return _first(first)
-    last = None
-    for token in tokens(typed(said)):
-        last = last if token.word else token
+    last = next(iter(collections.deque(_given(typed(said)), maxlen=1)), _spelled(first))
     return last if last and last.value is not None else None
 
 
 def _first(part: str) -> Number | None:
-    return next((token for token in tokens(part) if not token.word), None)
+    return next(_given(part), None) or _spelled(part)
+
+
+def _given(part: str) -> Iterator[Number]:
+    """Yield the numbers that a part gives: not those of words, nor of "not 4"."""
+    for token in tokens(part):
+        if not token.word and not _DENIED.search(part, max(0, token.start - _NEAR), token.start):
+            yield token
+
+
+def _spelled(part: str) -> Number | None:
+    """Return the number in English words with which a short part begins: twenty-one apples."""
+    found = _IN_WORDS.match(part)
+    if not found or len(_LETTERS.findall(part, found.end())) > 3:
+        return None
+    total = group = 0
+    for word in re.findall(r"[a-z]+", found["words"].lower()):
+        if (scale := SCALES.get(word, 0)) > 100:
+            total, group = total + (group or 1) * scale, 0
+        else:
+            group = (group or 1) * scale if scale else group + COUNTED.get(word, 0)
+    value = Fraction(total + group)
+    return Number(found.start("words"), found.end(), -value if found["minus"] else value)
 
 
 def is_number(text: str) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from grace.answers import yes_no
 from grace.answers.finding import lines, marked, plain, spoken
 from grace.answers.numbers import typed
 from grace.answers.text import canonical
+from grace.answers.units import ORDINAL_WORDS
 
 LETTERS = "ABCDEFGHIJ"
 _LEAD = re.compile(
@@ -33,9 +35,8 @@ _NUMBERED = re.compile(
     r"[(\[]?(\d{1,2})\b(?![.,]?\d)",
     re.I,
 )
-_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _ORDINAL = re.compile(
-    rf"\W*(?:it\s+is\s+)?the\s+({'|'.join(_ORDINALS)})\s+(?:option|choice|alternative|one|answer)\b",
+    rf"\W*(?:it\s+is\s+)?the\s+({'|'.join(ORDINAL_WORDS)})\s+(?:option|choice|alternative|one|answer)\b",
     re.I,
 )
 _IN_PARENTHESES = re.compile(r"\(([A-J])\)")
@@ -54,14 +55,18 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     line, if it is a letter, an option's text, or both.
     """
     said = spoken(text)
-    for part in marked(said, anywhere=True):
+    for part in marked(said):
         if letter := _named(part, choices):
-            return letter if not choices or letter in LETTERS[: len(choices)] else None
+            return _offered(letter, choices)
     first, *others = [*lines(said)] or [""]
     if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
         return None  # a list of the options
-    letter = _named(first, choices, marked=False)
-    return letter if letter and (not choices or letter in LETTERS[: len(choices)]) else None
+    letter = _named(first, choices, marked=False) or (None if others else _alone(first, choices))
+    return _offered(letter, choices)
+
+
+def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
+    return letter if letter and letter in LETTERS[: len(choices) or None] else None
 
 
 def _begins_option(line: str) -> bool:
@@ -93,7 +98,7 @@ def _named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | N
         return LETTERS[forms.index(said)]
     if numbered := _NUMBERED.match(part) or _ORDINAL.match(part):
         named = numbered[1].lower()
-        place = int(named) - 1 if named.isdigit() else _ORDINALS.index(named)
+        place = int(named) - 1 if named.isdigit() else ORDINAL_WORDS.index(named)
         meant = {place} & set(range(len(choices) or len(LETTERS)))
         meant |= {forms.index(said)} if forms.count(said) == 1 else set()
         return LETTERS[meant.pop()] if len(meant) == 1 else None
@@ -111,6 +116,20 @@ def _named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | N
     if len(in_parentheses) == 1:
         return str(in_parentheses.pop())
     return _contained(said, forms) if not _DENIED.search(part) else None
+
+
+def _alone(line: str, choices: Sequence[str]) -> str | None:
+    """Return the letter that a reply of one line names: at its start, or by one option's text."""
+    meant = [yes_no.canonical(choice) for choice in choices]
+    if {"yes", "no"} <= {*meant} and meant.count(said := yes_no.read(line)) == 1:
+        return LETTERS[meant.index(said)]
+    rest = _LEAD.sub("", line, count=1)
+    named = _contained(canonical(rest), [canonical(choice) for choice in choices])
+    if (match := _LETTER.match(rest)) and match[1] != "I":
+        closed = _CLOSED.match(rest, match.end()) or _GOES_ON.match(rest, match.end())
+        letter = match[1] or match[2].upper()
+        return letter if closed and named in (None, letter) else None
+    return None if _DENIED.search(line) or _NUMBERED.match(line) else named
 
 
 def _bare(text: str) -> str:

@@ -8,7 +8,7 @@ import unicodedata
 
 from grace.answers import numbers
 from grace.answers.finding import boxed, hashed, labelled, plain, short_answer, spoken, stated
-from grace.answers.units import OTHER, UNITS
+from grace.answers.units import ORDINAL_WORDS, OTHER, ROMAN, UNITS
 from grace.metrics.rouge import rouge_l
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -17,7 +17,7 @@ _MARKS = string.punctuation + "\u2018\u2019\u00b4“”„«»…¡¿、。「�
 _PUNCTUATION = dict.fromkeys(map(ord, _MARKS), " ")
 _MEANT = dict.fromkeys(map(ord, set(_MARKS + "\u2013\u2014") - set("+#^=<>")), " ")
 _LOOSE = re.compile(r"(?<![\w+#])[+#]+(?!\w)|(?<!\w)#+")  # but C++, C#, x+y
-_SPACED = re.compile(r" ([+^=<>]) ")
+_SPACED = re.compile(r" ?([=<>]) ?| ([+^]) ")
 _LEAD = re.compile(
     r"(?:so|thus|therefore|hence)?,?\s*(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)*"
     r"(?:answer|guess)\s+is:?\s+",
@@ -27,6 +27,12 @@ _NOT = re.compile(
     r"\b(?:not|never|no|nor|neither|cannot|nicht|kein\w*|не)\b|n['\u2019]t\b|不是|没有", re.I
 )
 _IDIOM = re.compile(r"\bno\.?\s*(?=\d)|\bno doubt\b|\bwithout doubt\b|\bnot only\b", re.I)
+_FUNCTION = re.compile(r"(?:sqrt|frac|sin|cos|tan|log|ln|exp|pi|infty|cup|cap|pm)(?![a-z]{2})")
+_OPERATOR = re.compile(
+    r"[=<>^*√±∞\u222a]|[(\[]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
+    r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]"
+)
+_ROMAN = re.compile(r"\b[IVX]{1,5}\b")
 _CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\b(?:but|rather)\b", re.I)
 
 
@@ -60,6 +66,8 @@ def canonical(text: str) -> str:
     have one spelling, and a lone letter is that of an option: a capital.
     """
     text = numbers.typed(text).strip()
+    if _is_formula(text):
+        return "".join(text.strip("$ .").split())
     pieces, place = [], 0
     for token in numbers.tokens(text):
         if token.value is None:
@@ -69,7 +77,7 @@ def canonical(text: str) -> str:
         pieces.append(written.replace(" / ", "/") or f"\ue000{numbers.canonical(token.value)}")
         place = token.end
     pieces.append(text[place:].translate(_MEANT))
-    joined = _LOOSE.sub(" ", _SPACED.sub(r"\1", " ".join(" ".join(pieces).split())))
+    joined = _LOOSE.sub(" ", _SPACED.sub(r"\1\2", " ".join(" ".join(pieces).split())))
     words = joined.split()
     kept = [word for at, word in enumerate(words) if not _is_article(words, at)]
     folded = " ".join(kept or words or text.split()).replace("\ue000", "").casefold()
@@ -93,8 +101,12 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     if canonical(accepted) == canonical(said) != "":
         return True
     accepted, said = plain(accepted), plain(said)
-    wanted = numbers.stated_in(accepted)
-    if not threshold or not wanted <= numbers.stated_in(said):
+    if _is_formula(accepted):
+        return _has_formula(said, accepted)
+    wanted = numbers.stated_in(accepted) | _roman(accepted.partition(" ")[2])
+    given = numbers.stated_in(said) | _roman(said)
+    given |= {str(ORDINAL_WORDS.index(word) + 1) for word in _words(said) if word in ORDINAL_WORDS}
+    if not threshold or not wanted <= given:
         return False
     if (
         _denies(said, accepted)
@@ -105,6 +117,25 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     return rouge_l(accepted, said) >= threshold - 1e-9 or bool(
         wanted and _is_amount(accepted, said)
     )
+
+
+def _is_formula(text: str) -> bool:
+    """Return whether a text is one of mathematics without words, such as p - q, (1, 2] or 3:2."""
+    text = _FUNCTION.sub("x", numbers.typed(text).strip("$ ."))
+    return bool(_OPERATOR.search(text)) and not re.search(r"[^\W\d_]{2,}", text)
+
+
+def _roman(text: str) -> set[str]:
+    """Return the Roman numerals of a text as numbers: World War II is no World War I."""
+    return {str(ROMAN.index(found) + 1) for found in _ROMAN.findall(text) if found in ROMAN}
+
+
+def _has_formula(said: str, accepted: str) -> bool:
+    """Return whether a formula is said, apart from spaces, and not as part of a longer one."""
+    wanted, said = (numbers.typed(text).strip("$ .") for text in (accepted, said))
+    signs = r"\s*".join(map(re.escape, "".join(wanted.split())))
+    around = rf"(?<![\w^*/+-])(?<![*/+-]\s){signs}(?!\w|\s*[*/^+(-])"
+    return re.search(around, said.replace("$", " ")) is not None and not _denies(said, accepted)
 
 
 def _denies(said: str, accepted: str) -> bool:
@@ -123,7 +154,7 @@ def _other_sign(said: str, accepted: str) -> bool:
         for text in (accepted, said)
     ]
     plainly = {word.rstrip("+#") for word in signs[1] - signs[0]}
-    return not signs[0] <= signs[1] or bool(plainly & set(canonical(accepted).split()))
+    return not signs[0] <= signs[1] or bool(plainly & {*canonical(accepted).casefold().split()})
 
 
 def _words(text: str) -> list[str]:

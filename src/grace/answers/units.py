@@ -11,7 +11,21 @@ SCALES = {
     "billion": 10**9,
     "trillion": 10**12,
 }
+ABBREVIATED = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9}
+_TEENS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+COUNTED = {
+    **{word: number for number, word in enumerate(_TEENS.split())},
+    **{word: number for number, word in zip(range(20, 100, 10), _TENS.split(), strict=True)},
+}
+"""English words for numbers, without those of `SCALES`."""
 ORDINALS = ("st", "nd", "rd", "th")
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
+_ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
+ORDINAL_WORDS, ROMAN = _ORDINALS.split(), _ROMAN.split()
 _SPELT = (  # names of one unit; those of one line exclude each other
     "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre,"
     " mile mi, ft foot feet, inch inches in, yd yard, ly lightyear",
@@ -26,6 +40,7 @@ _SPELT = (  # names of one unit; those of one line exclude each other
     "dollar usd, euro eur, cent, yen, rupee",
     "january jan, february feb, march mar, april apr, may, june jun, july jul, august aug,"
     " september sep sept, october oct, november nov, december dec",
+    "am, pm",
 )
 UNITS = {
     spelling: (number, names.split()[0])

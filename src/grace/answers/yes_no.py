@@ -8,10 +8,25 @@ from grace.answers.finding import lines, marked, plain, spoken
 from grace.answers.numbers import typed
 
 NEAR = 80  # characters around a word that may change what it means
-_YES = {"yes", "yeah", "yep", "yup", "ja", "oui", "si", "sí", "sim", "да", "так", "tak", "evet"}
+_YES = {
+    "yes",
+    "yeah",
+    "yep",
+    "yup",
+    "ja",
+    "oui",
+    "si",
+    "sí",
+    "sim",
+    "да",
+    "так",
+    "tak",
+    "evet",
+    "نعم",
+}
 _YES |= {"是", "是的", "对", "對", "はい", "네", "예"}
-_NO = {"no", "nope", "nah", "nein", "non", "não", "нет", "ні", "nie", "hay\u0131r"}
-_NO |= {"否", "不", "不是", "いいえ", "아니요"}
+_NO = {"no", "nope", "nah", "nein", "non", "não", "nee", "nej", "нет", "ні", "nie", "hay\u0131r"}
+_NO |= {"否", "不", "不是", "いいえ", "아니요", "لا"}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
@@ -27,10 +42,11 @@ _BECAUSE = re.compile(
     r"\s+(?:because|since|as|but|and|it|they|he|she|this|that|there|we|you|i)\b", re.I
 )
 _SHORT = re.compile(  # "It isn't.", "They do.", "Certainly not."
+    r"(?:absolutely|certainly|definitely|of course|indeed|probably|surely|really)?\s*"
     r"(?:(?:it|he|she|they|this|that|these|those|there|we|you|i|one)\s+"
     r"(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would|should|must|may|might|wo|ca)"
-    r"|absolutely|certainly|definitely|of course|indeed|probably|surely|really)?\s*"
-    rf"(?P<no>{_NOT}(?:\s+(?:really|at all))?)?\s*[.!]*",
+    r")?\s*"
+    rf"(?P<no>{_NOT}(?:\s+(?:really|at all|think so))?)?\s*[.!]*",
     re.I,
 )
 
@@ -81,8 +97,9 @@ def _said(part: str) -> bool | None:
         return meant ^ bool(
             re.search(rf"(?:\b{_NOT}|n['\u2019]t)\b(?:\s+\w+){{0,2}}\s*$", clause, re.I)
         )
-    first = next(lines(part), "").strip(" *_\"'")
-    short = _SHORT.fullmatch(re.split(r"(?<=[.!])\s|[,;]", first)[0].strip()) if first else None
+    first = next(filter(_WORD.search, lines(part)), "").strip(" *_\"'")
+    short = _SHORT.fullmatch(re.split(r"(?<=[.!])\s|[,;]", first)[0].strip())
+    short = short if short and short[0] else None
     return None if short is None else not short["no"]
 
 
