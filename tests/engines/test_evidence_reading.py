@@ -11,6 +11,7 @@ from grace.cnf import add_cnf, set_rows
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence, confidence
+from grace.records import is_whole
 
 EVIDENCE = Evidence(
     (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2),
@@ -40,7 +41,7 @@ def answered(request, tiny):
         with_it.generate(prompts, SAMPLED), without.generate(prompts, SAMPLED), strict=True
     ):
         rows += [(prompts[i], a, b) for a, b in zip(ours, plain, strict=True)]
-    return with_it, without, [row for row in rows if row[1].finish_reason == "stop"]
+    return with_it, without, [row for row in rows if is_whole(row[1])]
 
 
 @pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)

@@ -20,6 +20,7 @@ from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
 from grace.export.wider import widen
 from grace.pipeline.stages.grace import write_rows_adapter
+from grace.records import is_whole
 
 EVIDENCE = Evidence.none()
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=2, seed=5)
@@ -63,7 +64,7 @@ def test_generating_and_scoring_read_the_same_c_as_the_definition(tiny, layer):
     engine = reading(tiny, layer)
     prompts = tiny_models.prompts(engine.tokenizer, 8)
     rows = [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
-    ended = [(prompt, one) for prompt, one in rows if one.finish_reason == "stop"]
+    ended = [(prompt, one) for prompt, one in rows if is_whole(one)]
     assert len({len(one.token_ids) for _, one in ended}) > 1
     generated = [one.confidence for _, one in ended]
     scored = engine.confidences([p for p, _ in ended], [one.token_ids for _, one in ended])
@@ -112,7 +113,7 @@ def test_pooled_activations_give_the_readings_that_the_engine_reads(tiny):
     ended = [
         (prompts[i], one)
         for i, (one,) in engine.generate(prompts, Sampling(max_new_tokens=12))
-        if one.finish_reason == "stop" and one.token_ids
+        if is_whole(one) and one.token_ids
     ]
     asked = [prompt for prompt, _ in ended]
     responses = [one.token_ids for _, one in ended]

@@ -15,6 +15,7 @@ from grace.engines.local.draws import uniforms
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
+from grace.records import is_whole
 
 VARIANTS = [("token", "prompt"), ("bins", "predict"), ("bins", "prompt")]
 every_variant = pytest.mark.parametrize(("head", "read_at"), VARIANTS)
@@ -87,7 +88,8 @@ def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(
             assert got.trace == pytest.approx(trace, abs=CLOSE)
             assert got.end_logprob == pytest.approx(end, abs=CLOSE)
             read = trace[0] if read_at == "prompt" else trace[-1]
-            assert got.confidence == (None if end is None else pytest.approx(read, abs=CLOSE))
+            rated = end is not None and got.text.strip()
+            assert got.confidence == (pytest.approx(read, abs=CLOSE) if rated else None)
 
 
 @architectures
@@ -104,7 +106,11 @@ def test_c_and_logprobs_of_generation_equal_a_teacher_forced_forward(tiny, head,
     ]
     assert len({len(got.token_ids) for _, got in rows}) > 1 or sampling is GREEDY
     contexts, responses = [p for p, _ in rows], [got.token_ids for _, got in rows]
-    expected = [got.confidence for _, got in rows]
+    expected = [got.trace[0 if read_at == "prompt" else -1] for _, got in rows]
+    assert all(
+        got.confidence == (c if is_whole(got) else None)
+        for (_, got), c in zip(rows, expected, strict=True)
+    )
     assert rows and engine.confidences(contexts, responses) == pytest.approx(expected, abs=CLOSE)
     for (_, got), (logprobs, end) in zip(rows, engine.logprobs(contexts, responses), strict=True):
         assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
@@ -152,7 +158,7 @@ def test_read_at_the_prompt_every_response_to_it_has_the_same_c(tiny):
     assert len({got.token_ids for got in generations}) > 2
     expected = by_hand(engine, prompt)
     for got in generations:
-        if got.finish_reason == "stop":
+        if is_whole(got):
             assert got.confidence == pytest.approx(expected, abs=CLOSE)
     assert engine.confidences([prompt] * 3, [[], [7], [8, 9]]) == pytest.approx(
         [expected] * 3, abs=CLOSE

@@ -25,6 +25,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.engines.vllm import VllmEngine
 from grace.errors import ConfigError, DataError, ModelError
 from grace.evidence import Evidence
+from grace.records import is_whole
 
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
@@ -111,7 +112,7 @@ def test_greedy_samples_are_drawn_once_and_alike(both: Both) -> None:
 
 def test_sampled_responses_have_the_c_that_transformers_reads(both: Both) -> None:
     rows = [(both.prompts[i], g) for i, m in both.fast.generate(both.prompts, SAMPLED) for g in m]
-    ended = [(prompt, g) for prompt, g in rows if g.finish_reason == "stop"]
+    ended = [(prompt, g) for prompt, g in rows if is_whole(g)]
     assert len({g.token_ids for _, g in rows}) > len(both.prompts)
     contexts, responses = [p for p, _ in ended], [g.token_ids for _, g in ended]
     wanted = both.reference.confidences(contexts, responses)

@@ -13,6 +13,7 @@ import pytest
 from grace.engines import Sampling
 from grace.engines.kinds import load_engine
 from grace.errors import ModelError
+from grace.records import is_whole
 
 pytestmark = [
     pytest.mark.vllm,
@@ -114,7 +115,7 @@ def test_sampled_answers_have_the_c_that_transformers_reads(
     rows = [(prompts[i], g) for i, made in fast.generate(prompts, SAMPLED) for g in made]
     assert len(rows) == 4 * len(prompts)
     assert len({g.token_ids for _, g in rows}) > len(prompts)
-    ended = [(p, g) for p, g in rows if g.finish_reason == "stop"]
+    ended = [(p, g) for p, g in rows if is_whole(g)]
     assert len(ended) > 10
     contexts, responses = [p for p, _ in ended], [g.token_ids for _, g in ended]
     wanted = reference.confidences(contexts, responses)

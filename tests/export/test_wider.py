@@ -24,6 +24,7 @@ from grace.evidence import Evidence
 from grace.export import export_model, gguf_wider
 from grace.export.wider import FAINT_HALF, _more, widen
 from grace.pipeline.stages.grace import write_rows_adapter
+from grace.records import is_whole
 from grace.store import read_card
 
 SAMPLING = Sampling(max_new_tokens=12)
@@ -87,7 +88,7 @@ def test_half_precision_keeps_c(dtype: str, within: float, tmp_path: Path) -> No
     ended = [
         (prompt, one.token_ids)
         for prompt, one in zip(PROMPTS, answers(reference), strict=True)
-        if one.finish_reason == "stop"
+        if is_whole(one)
     ]
     asked, responses = zip(*ended, strict=True)
     ours = reference.confidences(list(asked), list(responses))
