@@ -158,7 +158,7 @@ def test_a_block_is_counted_from_one(tiny):
 def test_a_block_that_is_not_there_is_named(tiny):
     model, _ = tiny
     assert candidates(model) == [1, 2]
-    with pytest.raises(ModelError, match=r"train\.layer is 3, but LlamaForCausalLM has 2 blocks"):
+    with pytest.raises(ModelError, match=r"grace\.layer is 3, but LlamaForCausalLM has 2 blocks"):
         mlp_output(model, 3)
 
 
