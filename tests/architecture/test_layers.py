@@ -35,17 +35,6 @@ LAYERS = [
 ]
 
 
-KNOWN_CIRCLES = [  # to be removed; no other may come
-    {"engines.local.drawing", "engines.transformers"},
-    {"estimators", "estimators.recalibrated"},
-    {"estimators.apricot.apricot", "estimators.apricot.training"},
-    {"methods.grace.fit", "methods.grace.trace"},
-    {"model.answering", "model.calls"},
-    {"pipeline.context", "pipeline.prompting"},
-    {"tasks", "tasks.forms", "tasks.jsonl", "tasks.prompts"},
-]
-
-
 def _unit(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -117,8 +106,8 @@ def _circles(root: Path) -> list[set[str]]:
     return sorted(map(set, found), key=min)
 
 
-def test_imports_form_no_circle_but_the_known_ones():
-    assert _circles(PACKAGE) == KNOWN_CIRCLES
+def test_imports_form_no_circle():
+    assert _circles(PACKAGE) == []
 
 
 def test_a_circle_is_found_in_a_function_and_for_types_and_through_a_third_module(tmp_path):

@@ -17,7 +17,8 @@ from grace.chat import encode_chat
 from grace.config import describe
 from grace.engines import Engine
 from grace.errors import ConfigError
-from grace.estimators import Draw, Draws, Estimator, Fitted, Samples, load_estimator
+from grace.estimators import Draw, Draws, Estimator, Fitted, Samples
+from grace.estimators.loading import load_estimator
 from grace.plugins import find, load
 from grace.records import Question, Response, response_id
 

@@ -13,8 +13,9 @@ import pytest
 
 import tiny_encoder
 from grace.errors import ConfigError, TrainingError
-from grace.estimators import Samples, load_estimator
+from grace.estimators import Samples
 from grace.estimators.apricot.apricot import Apricot, question_text
+from grace.estimators.loading import load_estimator
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched
 from grace.records import Question, Response

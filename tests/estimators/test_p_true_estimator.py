@@ -13,8 +13,9 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 from grace.chat import encode_text, with_thinking
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
-from grace.estimators import Samples, load_estimator
+from grace.estimators import Samples
 from grace.estimators.likelihood.likelihood import sequence_likelihood
+from grace.estimators.loading import load_estimator
 from grace.estimators.prompted.p_true import TEMPLATES, verdict_tokens
 from grace.estimators.prompted.prompts import Verdicts
 from grace.records import Question

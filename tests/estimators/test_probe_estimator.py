@@ -9,7 +9,8 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
-from grace.estimators import Samples, load_estimator
+from grace.estimators import Samples
+from grace.estimators.loading import load_estimator
 from grace.metrics import auroc
 from grace.probe.features import LIKELIHOOD_FEATURES, likelihood_features
 

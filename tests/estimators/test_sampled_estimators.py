@@ -9,7 +9,8 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, drawn, response, samples
 
 from grace.errors import ConfigError
-from grace.estimators import Samples, load_estimator
+from grace.estimators import Samples
+from grace.estimators.loading import load_estimator
 from grace.estimators.sampled.semantic_entropy import cluster
 
 NOTHING = samples([])

@@ -12,7 +12,8 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.calibration import Platt, log_odds
 from grace.errors import ComputeError, ModelError
-from grace.estimators import Fitted, load_estimator
+from grace.estimators import Fitted
+from grace.estimators.loading import load_estimator
 from grace.estimators.prompted.tuning import MOST, candidates, tuned
 
 RNG = np.random.default_rng(0)

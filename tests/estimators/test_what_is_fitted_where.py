@@ -16,7 +16,8 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.calibration import Isotonic, Platt, Temperature
-from grace.estimators import Fitted, load_estimator
+from grace.estimators import Fitted
+from grace.estimators.loading import load_estimator
 from grace.estimators.probes.actcab import ActCab
 from grace.pipeline.stages.score import FOLDS, cross_fitted
 

@@ -12,7 +12,7 @@ import pytest
 import tiny_run
 from grace.config import RunSettings, override_settings
 from grace.engines.local import loading
-from grace.pipeline import prompting, run
+from grace.pipeline import asking, prompting, run
 from grace.pipeline.context import Context
 from grace.store import RunDir, read_json
 
@@ -41,7 +41,7 @@ def chosen(path: Path, given: RunSettings, monkeypatch: pytest.MonkeyPatch, **ri
         prompting, "_count_right", lambda _, way, *__: right.get(f"{way.prompt}{way.shots}", 0)
     )
     context = Context(RunDir(path), given)
-    context.settle()
+    prompting.settle(context)
     return context
 
 
@@ -166,11 +166,11 @@ def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Pat
     tokenizer = load_tokenizer(str(inputs / "chat"))
     short, long = (Question("1", "jsonl", "?", (answer,)) for answer in ("x", "why " * 60))
     choice = Question("2", "jsonl", "?", ("A",), ("x", "y"))
-    room = functools.partial(prompting.longest_answer, tokenizer)
+    room = functools.partial(asking.longest_answer, tokenizer)
     assert room([short], thinking=False) == 50
     assert room([short, long], thinking=False) > 2 * 60
     assert room([short, choice], thinking=False) == 512
-    assert room([short], thinking=True) == 50 + prompting.THOUGHT
+    assert room([short], thinking=True) == 50 + asking.THOUGHT
 
 
 def test_answers_to_another_task_have_room_for_its_explanations(
@@ -193,7 +193,7 @@ def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_pat
     file = tmp_path / "long.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     context = Context(RunDir(tmp_path / "run"), settings(inputs, "chat", f"data.file={file}"))
-    context.settle()
+    prompting.settle(context)
     tried = read_json(tmp_path / "run/train/asking.json")["tried"]
     assert {row["prompt"]: row["right"] for row in tried}["text"] == 0
 
@@ -210,7 +210,7 @@ def test_the_backbone_is_loaded_once_for_the_trial_and_for_the_run(
 
     monkeypatch.setattr(loading, "load", noted)
     context = Context(RunDir(tmp_path / "run"), settings(inputs, model))
-    context.settle()
+    prompting.settle(context)
     base, again = context.engines.base, Context(RunDir(tmp_path / "run"), context.open_settings)
     assert [base.model] == [one.model for one in loaded]
     assert base.reader.stops == again.engines.base.reader.stops  # as in a run that was resumed

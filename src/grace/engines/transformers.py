@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, out_of_memory
-from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
-from grace.records import Generation, is_whole
+from grace.records import Generation
 
 
 class TransformersEngine(LocalScorer):
@@ -141,18 +140,6 @@ class TransformersEngine(LocalScorer):
         for part in parts:
             check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
         return Drawing(self, parts)
-
-    def generations(self, rows: Rows, prompts: Sequence[Ids]) -> list[Generation]:
-        """Return the response of each row of a record, from the prompt of each row."""
-        responses = generations(rows, self.reader, self.tokenizer)
-        if self.read_at != "feed":
-            return responses
-        ended = [row for row, one in enumerate(responses) if is_whole(one)]
-        texts = [responses[row].token_ids for row in ended]
-        confidences = self.confidences([prompts[row] for row in ended], texts)
-        for row, c in zip(ended, confidences, strict=True):
-            responses[row] = responses[row]._replace(confidence=c)
-        return responses
 
     def _decode(self, part: Part) -> list[list[Generation]]:
         drawing = Drawing(self, [part])

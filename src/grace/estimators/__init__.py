@@ -8,12 +8,10 @@ estimator on validation answers: `likelihood+isotonic`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol
 
-from grace import plugins
-from grace.config import from_dict
 from grace.engines import Engine
 from grace.errors import ConfigError
 from grace.records import Message, Question, Response, is_whole
@@ -125,32 +123,6 @@ def check_estimator(estimator: Estimator) -> None:
         ConfigError: by the estimator; the message says what to do.
     """
     getattr(estimator, "check", lambda: None)()
-
-
-def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estimator:
-    """Make an estimator by name, with a recalibration if the name ends in one.
-
-    Args:
-        name: a file of this folder or `module:NAME`, then perhaps `+platt`, `+isotonic` or
-            `+temperature`.
-        options: its settings.
-
-    Raises:
-        ConfigError: no such estimator or recalibration, or an unknown setting.
-    """
-    from grace.estimators.recalibrated import recalibrate
-
-    plain, plus, how = name.partition("+")
-    kind = plugins.load("grace.estimators", plain)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
-        raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
-    estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
-    if getattr(estimator, "answers", None) not in get_args(Answers):
-        raise ConfigError(
-            f"{plain!r} does not say whose answers it rates: add answers: ClassVar[Answers] = "
-            '"base" (or "tuned")'
-        )
-    return recalibrate(estimator, how) if plus else cast(Estimator, estimator)
 
 
 def of_ended(

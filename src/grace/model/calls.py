@@ -7,17 +7,22 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from grace.engines import Ids
 
-if TYPE_CHECKING:
-    from grace.model.answering import Model
 
+class Using(Protocol):
+    """A model, as far as a call knows it: it uses an engine."""
+
+    engine: Any
+
+
+Used = TypeVar("Used", bound=Using)
 Value = TypeVar("Value")
 
 
-def for_caller(model: Model, deadline: float = math.inf) -> tuple[Model, Callable[[], None]]:
+def for_caller(model: Used, deadline: float = math.inf) -> tuple[Used, Callable[[], None]]:
     """Return the model for one caller, and a function that hangs up for this caller.
 
     Requests to a server give up at the deadline (`time.monotonic`). A model in this process is the
@@ -45,7 +50,7 @@ def rated(
 
 
 async def in_thread(
-    model: Model, threads: ThreadPoolExecutor, work: Callable[[Model], Value]
+    model: Used, threads: ThreadPoolExecutor, work: Callable[[Used], Value]
 ) -> Value:
     """Run work in another thread and return its result; if cancelled, hang up on the server."""
     mine, hang_up = for_caller(model)

@@ -14,7 +14,7 @@ from grace.config import DataSettings, RunSettings, from_dict, of_earlier
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
-from grace.pipeline.prompting import choose, needed_length, settled
+from grace.pipeline.asking import needed_length, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, is_run, read_json, runs_in
@@ -190,12 +190,11 @@ class Context:
         settings = dataclasses.replace(self.settings, data=data, sample=sample, grade=grade)
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
 
-    def settle(self) -> None:
-        """Choose the prompt, answer length and grader, once per run, where the settings do not."""
-        if choose(self):
-            self.settings = settled(self.open_settings, self.directory)
-            self.task = graded_task(self.settings.data, self.settings.grade)
-            self.engines = self.engines.for_settings(self.settings)
+    def take_chosen(self) -> None:
+        """Go on with the prompt, answer length and grader that the run has chosen since."""
+        self.settings = settled(self.open_settings, self.directory)
+        self.task = graded_task(self.settings.data, self.settings.grade)
+        self.engines = self.engines.for_settings(self.settings)
 
     @property
     def data(self) -> DataSettings:

@@ -9,53 +9,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grace.answers import Kind, kind_of
-from grace.chat import encode_chat, encode_text, has_chat_template
+from grace.chat import encode_chat, has_chat_template
 from grace.chat.dating import frozen_date
-from grace.config import DataSettings, ModelSettings, RunSettings
+from grace.config import DataSettings
 from grace.engines import Sampling
-from grace.engines.gguf import resolve_model
 from grace.errors import DataError
 from grace.grading import grader_of
+from grace.pipeline.asking import at_most_half, longest_answer
+from grace.pipeline.context import Context
 from grace.progress import say
 from grace.records import Message, Question
-from grace.store import RunDir, read_json, write_json
+from grace.store import write_json
 from grace.tasks import KINDS, Split
 from grace.tasks.prompts import conversation, draw_training
 
-if TYPE_CHECKING:
-    from grace.pipeline.context import Context
-
 TRIED = 48  # training questions that every prompt is tried on
 SHOTS = 5  # examples in a few-shot prompt
-EXPLAINED = 512  # tokens for an explanation and a letter (multiple choice)
 SAID = {"number": "a number", "yes_no": "yes or no"}
 COMPARED = {"number": "numbers", "yes_no": "yes and no"}
-THOUGHT = 2048  # tokens for the reasoning before an answer
 
 
-def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
-    """Return settings that leave nothing open, with what the run has chosen if it has."""
-    chosen = read_json(directory.asking) if directory.asking.exists() else {}
-    data, sample = settings.data, settings.sample
-    prompt = chosen.get("prompt", "paper") if data.prompt == "auto" else data.prompt
-    shots = chosen.get("shots", 0) if data.shots < 0 else data.shots
-    longest = sample.max_new_tokens or chosen.get("max_new_tokens", sample.longest)
-    grader = settings.grade.grader or chosen.get("grader", "")
-    date = settings.model.date or chosen.get("date", "")
-    return dataclasses.replace(
-        settings,
-        model=dataclasses.replace(settings.model, date=date),
-        data=dataclasses.replace(data, prompt=prompt, shots=shots),
-        sample=dataclasses.replace(sample, max_new_tokens=longest),
-        grade=dataclasses.replace(settings.grade, grader=grader),
-    )
+def settle(context: Context) -> None:
+    """Choose the prompt, answer length and grader, once per run, where the settings do not."""
+    if _choose(context):
+        context.take_chosen()
 
 
-def choose(context: Context) -> bool:
-    """Choose what the settings leave open, once per run; return whether anything was chosen."""
+def _choose(context: Context) -> bool:
+    """Choose what the settings leave open; return whether anything was chosen."""
     path, settings = context.directory.asking, context.open_settings
     asked = settings.data.prompt != "auto" and settings.sample.max_new_tokens > 0
     graded = settings.grade.grader or context.task.grader != "auto"
@@ -119,28 +103,6 @@ def _spares_examples(context: Context) -> bool:
         say("data.train leaves no question for examples, so no prompt with examples is tried")
         return False
     return True
-
-
-def at_most_half(longest: int, context: int | None) -> int:
-    """Return the length of an answer that leaves half of the model's context to the prompt."""
-    return longest if context is None else min(longest, context // 2)
-
-
-def needed_length(tokenizer: Any, questions: Sequence[Question], model: ModelSettings) -> int:
-    """Return the most tokens of a context that answers may take; no weights are loaded."""
-    from grace.engines.local.loading import read_limit
-
-    limit = read_limit(resolve_model(model.path), trust_remote_code=model.trust_remote_code)
-    return at_most_half(longest_answer(tokenizer, questions, thinking=model.thinking), limit)
-
-
-def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:
-    """Return the most tokens that an answer to such questions may take."""
-    thought = THOUGHT if thinking else 0
-    if any(question.choices for question in questions):
-        return thought + EXPLAINED
-    accepted = [len(encode_text(tokenizer, question.answers[0])) for question in questions]
-    return thought + max(50, 2 * max(accepted, default=0))
 
 
 def _best_prompt(

@@ -7,10 +7,11 @@ To add one, write a file here that assigns `TASK`. The two usual kinds (`forms`)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from grace import plugins
 from grace.answers import Kind
@@ -104,9 +105,8 @@ def load_task(name: str, kind: str = "") -> Task:
         known = ", ".join(plugins.find("grace.tasks"))
         raise ConfigError(f"no task is named; set data.task to one of: {known}")
     if name == "jsonl" and kind in ("choice", *KINDS):
-        from grace.tasks.jsonl import Jsonl
-
-        return Jsonl(cast(Kind, kind))
+        own: Any = plugins.load("grace.tasks", name)
+        return cast(Task, dataclasses.replace(own, kind=kind))
     task = plugins.load("grace.tasks", name)
     if isinstance(task, type) or not isinstance(task, Task):
         wanted = ("name", "kind", "grader", "questions", "messages", "answer")

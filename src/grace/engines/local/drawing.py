@@ -11,7 +11,6 @@ import contextlib
 import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,12 +18,10 @@ from grace.engines import Ids, Sampling
 from grace.engines.local.batching import memory_for
 from grace.engines.local.decoding import Batch, Ends, Rows, at_step, cut, empty, steps
 from grace.engines.local.draws import Draws, Part
+from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import Drawn
 from grace.engines.responses import Watch
 from grace.records import Generation
-
-if TYPE_CHECKING:
-    from grace.engines.transformers import TransformersEngine
 
 
 class Drawing:
@@ -45,7 +42,7 @@ class Drawing:
 
     def __init__(
         self,
-        engine: TransformersEngine,
+        engine: LocalScorer,
         parts: Sequence[Part],
         prefill: Callable[[], Batch] | None = None,
         remedy: str = "samples at a time; ask for fewer, or use",
@@ -132,9 +129,7 @@ class Stream:
     `tokens` counts the response tokens generated so far, those of stopped samples too.
     """
 
-    def __init__(
-        self, engine: TransformersEngine, prompt: Ids, sampling: Sampling, key: str
-    ) -> None:
+    def __init__(self, engine: LocalScorer, prompt: Ids, sampling: Sampling, key: str) -> None:
         self.tokens = 0
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
         self._prefilled: Batch | None = None

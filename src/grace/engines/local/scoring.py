@@ -18,12 +18,14 @@ from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, withou
 from grace.engines import LAST, Features, Ids, LayerStates, StepStates
 from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
+from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.forward import Forward, Unread, begin, numbers
 from grace.engines.local.layers import LayerRows, mlp_output, tapped
 from grace.engines.local.loading import eos_ids
 from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
 from grace.evidence import Evidence
+from grace.records import Generation, is_whole
 
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
@@ -136,6 +138,18 @@ class LocalScorer(BaseEngine):
             )
             for layer, part in zip([LAST, *layers], parts, strict=True)
         }
+
+    def generations(self, rows: Rows, prompts: Sequence[Ids]) -> list[Generation]:
+        """Return the response of each row of a record, from the prompt of each row."""
+        responses = generations(rows, self.reader, self.tokenizer)
+        if self.read_at != "feed":
+            return responses
+        ended = [row for row, one in enumerate(responses) if is_whole(one)]
+        texts = [responses[row].token_ids for row in ended]
+        confidences = self.confidences([prompts[row] for row in ended], texts)
+        for row, c in zip(ended, confidences, strict=True):
+            responses[row] = responses[row]._replace(confidence=c)
+        return responses
 
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import TrainingError
-from grace.estimators.apricot.apricot import Apricot
 from grace.estimators.apricot.encoder import Text, TextModel
 from grace.progress import progress
 
@@ -58,10 +57,13 @@ def train(
     texts: Sequence[Text],
     target_N: Sequence[float],
     validation_brier: Callable[[], float],
-    settings: Apricot,
+    settings: Any,
     seed: int,
 ) -> None:
-    """Fine-tune a classifier in place, to the weights that are best on validation answers."""
+    """Fine-tune a classifier in place, to the weights that are best on validation answers.
+
+    `settings` are those of an `Apricot`.
+    """
     rows, best = model.tokens(texts), Best(model.network)
     step = _stepper(model, settings)
     order = batches([len(ids) for ids in rows], settings.batch_size, seed)
@@ -98,7 +100,7 @@ def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
 
 
 def _stepper(
-    model: TextModel, settings: Apricot
+    model: TextModel, settings: Any
 ) -> Callable[[Sequence[Sequence[int]], Sequence[float]], None]:
     """Return a function that takes one optimizer step on a batch of token ids and targets."""
     weights = list(model.network.parameters())

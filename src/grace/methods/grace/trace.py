@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from grace.evidence import clipped
 from grace.evidence.trace import READINGS, TRACE_FEATURES, Trace, features_at
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Array, varying
-
-if TYPE_CHECKING:
-    from grace.methods.grace.fit import Fit
 
 STEPS = 8  # steps of each response on which a trace is fitted
 
@@ -55,6 +52,25 @@ class Steps(NamedTuple):
         return self.features(np.zeros((*self.step_NB.shape, len(PLACES))))[:, : -len(READINGS)]
 
 
+class FittedRows(Protocol):
+    """What a trace needs of the fit of the rows (`grace.methods.grace.fit.Fit`)."""
+
+    @property
+    def weights_QD(self) -> Array:
+        """The rows that ship, as differences from that of `<NOC>`."""
+        ...
+
+    @property
+    def held_out_KQD(self) -> Array:
+        """The same of the fits that leave out each of K folds."""
+        ...
+
+    @property
+    def fold_N(self) -> Array:
+        """The fold of each response."""
+        ...
+
+
 class TraceFit(NamedTuple):
     """A trace, and the held-out log loss of each response (N,), averaged over its steps."""
 
@@ -75,7 +91,7 @@ def draw_steps(counts: Sequence[int], seed: int) -> Array:
 
 
 def fit_trace(
-    fit: Fit, along: Steps, labels_N: Array, groups_N: Sequence[Hashable], *, seed: int = 0
+    fit: FittedRows, along: Steps, labels_N: Array, groups_N: Sequence[Hashable], *, seed: int = 0
 ) -> TraceFit:
     """Fit the trace by logistic regression of the final grade on the features of each step.
 
@@ -111,7 +127,7 @@ def fit_trace(
     return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
 
 
-def _held_out(states_NBD: Array, fit: Fit, place: int) -> Array:
+def _held_out(states_NBD: Array, fit: FittedRows, place: int) -> Array:
     """Return one reading of states, (N, B), by rows fitted without the response's question.
 
     The states share a large common part, so the rows of different folds yield readings of different

@@ -9,6 +9,7 @@ from grace.engines.base import check_contexts
 from grace.engines.gguf import resolve_model
 from grace.grading import grader_of
 from grace.pipeline.context import Context
+from grace.pipeline.prompting import settle
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
 from grace.pipeline.stages.grade import show_first
 from grace.progress import say
@@ -21,7 +22,7 @@ from grace.tasks.prompts import draw_training
 
 def sample(context: Context) -> None:
     """Draw the questions of each split and sample their responses."""
-    context.settle()
+    settle(context)
     settings = context.settings
     outputs = [context.directory.asking] if context.directory.asking.exists() else []
     for name in SPLITS:

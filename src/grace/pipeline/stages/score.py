@@ -23,8 +23,8 @@ from grace.estimators import (
     Values,
     asked_by,
     check_estimator,
-    load_estimator,
 )
+from grace.estimators.loading import load_estimator
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer, answer_tuned, draw_further
 from grace.pipeline.stages.cost import (

@@ -1,0 +1,56 @@
+"""How a run asks: the settings with what it has chosen, and how long an answer may be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from grace.chat import encode_text
+from grace.config import ModelSettings, RunSettings
+from grace.engines.gguf import resolve_model
+from grace.records import Question
+from grace.store import RunDir, read_json
+
+EXPLAINED = 512  # tokens for an explanation and a letter (multiple choice)
+THOUGHT = 2048  # tokens for the reasoning before an answer
+
+
+def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
+    """Return settings that leave nothing open, with what the run has chosen if it has."""
+    chosen = read_json(directory.asking) if directory.asking.exists() else {}
+    data, sample = settings.data, settings.sample
+    prompt = chosen.get("prompt", "paper") if data.prompt == "auto" else data.prompt
+    shots = chosen.get("shots", 0) if data.shots < 0 else data.shots
+    longest = sample.max_new_tokens or chosen.get("max_new_tokens", sample.longest)
+    grader = settings.grade.grader or chosen.get("grader", "")
+    date = settings.model.date or chosen.get("date", "")
+    return dataclasses.replace(
+        settings,
+        model=dataclasses.replace(settings.model, date=date),
+        data=dataclasses.replace(data, prompt=prompt, shots=shots),
+        sample=dataclasses.replace(sample, max_new_tokens=longest),
+        grade=dataclasses.replace(settings.grade, grader=grader),
+    )
+
+
+def at_most_half(longest: int, context: int | None) -> int:
+    """Return the length of an answer that leaves half of the model's context to the prompt."""
+    return longest if context is None else min(longest, context // 2)
+
+
+def needed_length(tokenizer: Any, questions: Sequence[Question], model: ModelSettings) -> int:
+    """Return the most tokens of a context that answers may take; no weights are loaded."""
+    from grace.engines.local.loading import read_limit
+
+    limit = read_limit(resolve_model(model.path), trust_remote_code=model.trust_remote_code)
+    return at_most_half(longest_answer(tokenizer, questions, thinking=model.thinking), limit)
+
+
+def longest_answer(tokenizer: Any, questions: Sequence[Question], *, thinking: bool) -> int:
+    """Return the most tokens that an answer to such questions may take."""
+    thought = THOUGHT if thinking else 0
+    if any(question.choices for question in questions):
+        return thought + EXPLAINED
+    accepted = [len(encode_text(tokenizer, question.answers[0])) for question in questions]
+    return thought + max(50, 2 * max(accepted, default=0))
