@@ -17,7 +17,7 @@ CSV = "run new --model pocket --file own.csv"
 GOOD = '{"question": "A?", "answers": ["a"]}'
 KNOWN = (
     "actcab, apricot, consistency, deepconf, deepconf_logistic, evidence, grace, grace_base, "
-    "likelihood, loglik, p_true, p_true_supervised, p_true_tuned, platt, probe, rows, "
+    "likelihood, loglik, p_true, p_true_supervised, p_true_tuned, platt, probe, probe_tokens, "
     "semantic_entropy, verbal, verbal_tuned"
 )
 STAGES = "sample, grade, features, fit, answer, score, report"
@@ -315,7 +315,7 @@ MISTAKES = [
         "a grader is misspelt",
         f"{RUN} --set grade.grader=rogue",
         "unknown grader 'rogue'; did you mean 'rouge'? known: rouge, rouge_or_substring, exact, "
-        "choice, number, auto, or module:function for one of your own",
+        "choice, number, yes_no, math, auto, or module:function for one of your own",
     ),
     Mistake(
         "a stage is misspelt",
