@@ -182,7 +182,6 @@ def test_what_a_differently_named_run_rates_otherwise_is_named_after_that_run():
 def test_costs_and_access_travel_to_the_rows():
     costs = {
         "fit_seconds": 12.5,
-        "left_out_seconds": 30.5,
         "extra_requests_per_answer": 2,
         "trained_parameters": 3_000_000,
         "access": "weights",

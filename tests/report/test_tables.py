@@ -127,14 +127,6 @@ def test_costs_are_short(value, shown):
     assert number(value) == shown
 
 
-def test_the_seconds_of_lora_that_was_left_out_are_beside_those_of_the_fit():
-    costs = {"fit_seconds": 1.25, "left_out_seconds": 33.0}
-    report = summarize(study([result("grace", **costs), result("platt", fit_seconds=0.1)]))
-    shown = [cost(rated, COSTS[4]).plain for rated in groups(report)[0].rated]
-    assert COSTS[4].key == "fit_seconds" and shown == ["1.25 (+33)", "0.1"]
-    assert "| 1.25 (+33) |" in markdown(report)
-
-
 def test_the_best_is_bold_and_says_what_that_means(report):
     text = markdown(report)
     row = next(line for line in text.splitlines() if line.startswith("| GrACE |"))
