@@ -310,9 +310,9 @@ class Spy:
         self.seen.append(prompt)
         return self.engine.stream(prompt, *arguments)
 
-    def confidences(self, prompts: Any, responses: Any) -> Any:
+    def rated(self, prompts: Any, responses: Any) -> Any:
         self.seen += [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
-        return self.engine.confidences(prompts, responses)
+        return self.engine.rated(prompts, responses)
 
 
 def special_ids(model: Model, ids: list[int]) -> list[int]:

@@ -54,7 +54,8 @@ class Generation(NamedTuple):
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is c at every step (the end step last;
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
     response was cut (`finish_reason == "length"`) or dropped as hopeless on the way; an empty or
-    blank response has no confidence either.
+    blank response has no confidence either. `familiar` is 1 for a prompt like those of training and
+    0 for one of another kind, None where that is not known.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Generation(NamedTuple):
     end_logprob: float | None
     confidence: float | None
     trace: tuple[float, ...] = ()
+    familiar: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

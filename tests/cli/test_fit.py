@@ -348,3 +348,50 @@ def test_a_question_that_is_asked_again_with_a_trivial_change_is_in_the_same_fol
     auroc, low, high = found["auroc"]
     assert auroc < 0.7 and low < 0.5
     assert high - low > 0.2  # as of 60 answers, not of 240
+
+
+def test_several_sources_give_a_confidence_that_knows_strangers(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    first, second = graded(tmp_path / "a.jsonl", 40), tmp_path / "b.jsonl"
+    rows = [json.loads(line) for line in first.read_text().splitlines()]
+    others = [row | {"question": f"Is {row['question'][8:-1]} less?"} for row in rows]
+    tiny_run.write_lines(second, others)
+    both = tiny_run.write_lines(
+        tmp_path / "both.jsonl",
+        [row | {"source": name} for name, part in (("a", rows), ("b", others)) for row in part],
+    )
+    made = []
+    for out, files in (("two", (first, second)), ("column", (both,))):
+        result = cli("fit", model, *files, tmp_path / out, "--set", "data.prompt=short")
+        assert result.code == 0, result.err
+        assert "one source:" not in result.out
+        assert "prompts like those of 2 sources are known by the MLP of block 1" in result.err
+        card = read_card(tmp_path / out)
+        assert card["evidence"]["familiar"]["near"] > 0 and card["prompt_layer"] == 1
+        made.append(card["evidence"])
+    assert made[0] == made[1]
+    reply = grace.load(tmp_path / "two").ask("What is 99 and 4?")
+    assert reply.familiar is not None and 0 <= reply.familiar <= 1
+    lines = tiny_run.write_lines(
+        tmp_path / "new.jsonl", [{"question": "What is 99 and 4?", "response": "yes it is"}]
+    )
+    for _ in range(2):  # resumes, too
+        scored = tmp_path / "scored.jsonl"
+        assert cli("score", tmp_path / "two", lines, "--out", scored).code == 0
+        row = json.loads(scored.read_text())
+        assert row["familiar"] == pytest.approx(reply.familiar, abs=1e-3)
+
+
+def test_one_source_says_what_that_means_and_small_ones_count_as_one(
+    model: Path, tmp_path: Path, cli: Any
+) -> None:
+    file = graded(tmp_path / "graded.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    tiny_run.write_lines(file, [row | {"source": f"page {n}"} for n, row in enumerate(rows)])
+    result = cli("fit", model, file, tmp_path / "out", "--set", "data.prompt=short")
+    assert "one source: on" in result.out
+    assert "familiar" not in read_card(tmp_path / "out")["evidence"]
+    tiny_run.write_lines(file, [row | {"source": "ab"[n < 7]} for n, row in enumerate(rows)])
+    result = cli("fit", model, file, tmp_path / "other")
+    assert result.code == 2 and "source 'b' has 7 graded answers; give at least 20" in result.err

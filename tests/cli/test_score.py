@@ -101,15 +101,15 @@ def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
 ):
     rows = [{"n": n, "question": f"What is {n}?", "response": str(n)} for n in range(7)]
     file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    real, scored = Model.score, []
+    real, scored = Model.ratings, []
 
-    def score(self: Model, prompts: Any, responses: Any) -> list[float]:
+    def ratings(self: Model, prompts: Any, responses: Any) -> Any:
         if len(scored) == 4 and not out.with_name("resumed").exists():
             raise KeyboardInterrupt
         scored.extend(responses)
         return real(self, prompts, responses)
 
-    monkeypatch.setattr(Model, "score", score)
+    monkeypatch.setattr(Model, "ratings", ratings)
     arguments = ("score", finished / "run", file, "--out", out, "--batch-size", 2)
     stopped = cli(*arguments)
     assert stopped.code == 130 and "resumes" in stopped.err

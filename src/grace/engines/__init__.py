@@ -197,6 +197,12 @@ class ModelEngine(Engine, Protocol):
         """The tokens that c is read from, None if there are none."""
         ...
 
+    def rated(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[float, float | None]]:
+        """Return c of given responses, and how familiar their prompts are (None: not known)."""
+        ...
+
     @property
     def read_at(self) -> str:
         """Where c is read: predict, feed or prompt."""

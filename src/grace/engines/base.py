@@ -42,10 +42,20 @@ class BaseEngine(ABC):
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token)."""
+        return [c for c, _ in self.rated(prompts, responses)]
+
+    def rated(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+    ) -> list[tuple[float, float | None]]:
+        """Return c of given responses, and how familiar their prompts are (None: not known)."""
         if self.readout is None:
             raise ModelError(NO_CNF)
         pairs = [self.reader.read_for_c(*pair) for pair in zip(prompts, responses, strict=True)]
-        return self._each([p for p, _ in pairs], [r for _, r in pairs], self.reader.confidence)
+
+        def rate(one: Scored) -> tuple[float, float | None]:
+            return self.reader.confidence(one), self.reader.familiar(one.readings)
+
+        return self._each([p for p, _ in pairs], [r for _, r in pairs], rate)
 
     def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
         """Return c at every step of given responses, the end step last."""

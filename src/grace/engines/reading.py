@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from grace.cnf import TOKENS, Readout, find_readout
 from grace.engines import Ids
 from grace.errors import ModelError
-from grace.evidence import Evidence, Reading, confidence, reading, traced
+from grace.evidence import Evidence, Reading, confidence, distance_in, reading, traced
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
 NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
@@ -225,6 +225,12 @@ class Reader:
     def confidence(self, scored: Scored) -> float:
         """Return c of a given response."""
         return confidence(scored.readings, scored.logprobs, scored.end, self.evidence)
+
+    def familiar(self, readings: Sequence[Reading]) -> float | None:
+        """Return how familiar the prompt of a response is, None where that is not known."""
+        if self.evidence is None or not readings:
+            return None
+        return self.evidence.familiar_at(distance_in(readings))
 
     def trace(self, scored: Scored) -> list[float]:
         """Return c at every step of a given response, the end step last."""

@@ -44,6 +44,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
         end_logprob=drawn[-1].logprob if ended else None,
         confidence=trace[0 if reader.at_prompt else -1] if rated else None,
         trace=tuple(trace),
+        familiar=reader.familiar(readings),
     )
 
 

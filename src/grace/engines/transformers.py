@@ -52,6 +52,7 @@ class TransformersEngine(LocalScorer):
             batch_size=batch_size,
             stops=(*loaded.stops, *stop_ids(loaded.tokenizer, stop)),
             layer_rows=loaded.layer_rows,
+            prompt_ends=loaded.prompt_ends,
         )
 
     @classmethod

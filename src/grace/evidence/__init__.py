@@ -15,7 +15,9 @@ in an empty one. The paper's read-out has e_K alone. phi are the `FEATURES` of t
 of the response's tokens and its end, each clipped to the range seen in training. `limit` bounds the
 log-odds by what the number of training answers supports. Computing c takes no forward pass;
 `confidence` does it from what any engine reports that returns the log-probabilities of named
-tokens. Without evidence (the paper's c) the log-odds of c are e_K.
+tokens. Without evidence (the paper's c) the log-odds of c are e_K. A fit to several sources also
+knows how far a prompt is from theirs, where an engine reports this as a fourth reading: `familiar`
+then decides how much `state` counts.
 
 `grace recalibrate` adapts c to other questions: the part of these log-odds from the readings and
 that from the evidence each get a slope, and their sum an offset, after the bound.
@@ -34,10 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import ModelError
+from grace.evidence.familiar import Familiar, familiar_in
 from grace.evidence.trace import Trace, fitted, trace_features
 
 Array = NDArray[Any]
-Reading = Sequence[float]  # of one step: e_k, and p_k and a_k if the read-out is linear
+Reading = Sequence[float]
+"""Of one step: e_k; p_k and a_k if the read-out is linear; the prompt's distance if it is known."""
 
 FEATURES = (
     "mean_logprob",
@@ -68,6 +72,7 @@ class Evidence:
         limit: bound on the absolute log-odds.
         adjusted: of a recalibrated model the slopes of the two parts and the offset; else empty.
         trace: the same for c before the end of a response; None if it was not trained.
+        familiar: how much the readings count by the distance of a prompt; None: always whole.
     """
 
     weights: tuple[float, ...]
@@ -79,14 +84,17 @@ class Evidence:
     limit: float = CERTAIN
     adjusted: tuple[float, ...] = ()
     trace: Trace | None = None
+    familiar: Familiar | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
         found = {"features": list(FEATURES), **asdict(self)}
-        trace = found.pop("trace") and self.trace
+        for name, part in (("trace", self.trace), ("familiar", self.familiar)):
+            del found[name]
+            found |= {name: part.to_dict()} if part else {}
         if not self.adjusted:
             del found["adjusted"]
-        return {**found, "trace": trace.to_dict()} if trace else found
+        return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Evidence:
@@ -95,7 +103,7 @@ class Evidence:
             data = {key: value for key, value in data.items() if key != "floor"}
         evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
-        return replace(evidence, trace=trace)
+        return replace(evidence, trace=trace, familiar=familiar_in(data, len(FEATURES)))
 
     @classmethod
     def in_card(cls, card: Mapping[str, Any]) -> Evidence | None:
@@ -132,10 +140,14 @@ class Evidence:
 
     def shift_of(self, found: Sequence[float]) -> float:
         """Return the log-odds that `FEATURES` of these values add."""
+        parts = zip(self.weights, self._away(found), strict=True)
+        return self.bias + sum(weight * value for weight, value in parts)
+
+    def _away(self, found: Sequence[float]) -> list[float]:
+        """Return the features less their mean, each clipped to its range in training."""
         if self.low:
             found = [min(max(v, a), b) for v, a, b in zip(found, self.low, self.high, strict=True)]
-        parts = zip(self.weights, found, self.center, strict=True)
-        return self.bias + sum(weight * (value - middle) for weight, value, middle in parts)
+        return [value - middle for value, middle in zip(found, self.center, strict=True)]
 
     def outside(self, logprobs: Sequence[float]) -> bool:
         """Return whether a response's tokens are unlike any in training.
@@ -147,6 +159,16 @@ class Evidence:
             weight and not a - MARGIN * (b - a) <= value <= b + MARGIN * (b - a)
             for value, a, b, weight in rows
         )
+
+    def familiar_at(self, distance: float | None) -> float | None:
+        """Return how familiar a prompt at a distance is, None where that is not known."""
+        return self.familiar.of(distance) if self.familiar and distance is not None else None
+
+    def rate(self, state: float, found: Sequence[float], distance: float | None) -> float:
+        """Return c from `state`, the features and the prompt's distance (None: not known)."""
+        if self.familiar and distance is not None:
+            state = self.familiar.state(distance, state, self._away(found))
+        return self.confidence(state, self.shift_of(found))
 
     def confidence(self, state: float, shift: float) -> float:
         """Return c, with `state` from the readings and `shift` from the features."""
@@ -168,14 +190,16 @@ class Running:
         self._evidence = evidence
         self._steps, self._end = 0, 0.0
         self._at_end, self._prompt, self._answer = 0.0, 0.0, 0.0
+        self._distance: float | None = None
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
     def read(self, readings: Reading, end: float) -> None:
         """Record a step's readings and the log-probability of ending there."""
         self._at_end, *others = readings
         if others:
-            prompt, answer = others
-            self._prompt = self._prompt if self._steps else prompt
+            prompt, answer, *distance = others
+            if not self._steps:
+                self._prompt, self._distance = prompt, distance[0] if distance else None
             self._answer = self._answer + answer if self._steps > 1 else answer
         self._steps, self._end = self._steps + 1, end
 
@@ -193,7 +217,12 @@ class Running:
             return sigmoid(self._at_end)
         found = _features(self._total, self._low, self._first, self._count, self._end)
         state = math.fsum(self._pooled())
-        return self._evidence.confidence(state, self._evidence.shift_of(found))
+        return self._evidence.rate(state, found, self._distance)
+
+    @property
+    def familiar(self) -> float | None:
+        """How familiar the prompt is (`Familiar.of`), None where that is not known."""
+        return self._evidence.familiar_at(self._distance) if self._evidence else None
 
     def add(self, logprob: float) -> None:
         """Record the log-probability of the token chosen at this step."""
@@ -237,13 +266,19 @@ def confidence(
     """Return c from log-probabilities that an inference server reports."""
     if evidence is None:
         return sigmoid(readings[-1][0])
-    return evidence.confidence(math.fsum(pooled(readings)), evidence.of(logprobs, end))
+    state, found = math.fsum(pooled(readings)), features(logprobs, end)
+    return evidence.rate(state, found, distance_in(readings))
+
+
+def distance_in(readings: Sequence[Reading]) -> float | None:
+    """Return the distance of a response's prompt, None where the engine does not report it."""
+    return readings[0][3] if len(readings[0]) > 3 else None
 
 
 def pooled(readings: Sequence[Reading]) -> Reading:
     """Return the readings of a response, each where it counts: e_K, p_0 and the mean of a_k."""
-    if len(readings[-1]) == 1:
-        return readings[-1]
+    if len(readings[-1]) < 3:
+        return readings[-1][:1]
     answer = [one[2] for one in readings[1:] or readings]
     return readings[-1][0], readings[0][1], math.fsum(answer) / len(answer)
 

@@ -78,12 +78,15 @@ def save_rows(
     directory: Path,
     record: Mapping[str, Any],
     layer_rows_EH: Any = None,
+    prompts: Mapping[str, Any] | None = None,
 ) -> None:
     """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card.
 
-    `layer_rows_EH` read the MLP of the block that the record names, if it names one.
+    `layer_rows_EH` read the MLP of the block that the record names, if it names one. `prompts` are
+    arrays that describe the prompts of training.
     """
-    rows = {"rows": rows_ED} | ({} if layer_rows_EH is None else {"layer_rows": layer_rows_EH})
+    rows = {"rows": rows_ED, **(prompts or {})}
+    rows |= {} if layer_rows_EH is None else {"layer_rows": layer_rows_EH}
     data = save_arrays({name: np.ascontiguousarray(value) for name, value in rows.items()})
     _write(directory, tokenizer, record, lambda partial: (partial / ROWS).write_bytes(data))
 

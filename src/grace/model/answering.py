@@ -238,8 +238,18 @@ class Model:
             UserInputError: the lengths differ, or a question or a message is not text.
             ModelError: a prompt with its response is longer than the model's context.
         """
+        return [c for c, _ in self.ratings(prompts, responses)]
+
+    def ratings(
+        self, prompts: Sequence[Prompt], responses: Sequence[str]
+    ) -> list[tuple[float | None, float | None]]:
+        """Return the confidence of each response, and how familiar its prompt is (see `Reply`).
+
+        The arguments and errors are those of `score`.
+        """
         asked, written = self.encode_all(prompts, responses)
-        return rated(self.engine.confidences, asked, written, responses)
+        found = rated(self.engine.rated, asked, written, responses)
+        return [one or (None, None) for one in found]
 
     def trace(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[float]]:
         """Return the confidence along responses (arguments as for `score`), one list each.
@@ -334,6 +344,7 @@ class Model:
             promise=rule.promise,
             abstains=rule.abstains(generation.confidence),
             unusual=evidence is not None and evidence.outside(generation.logprobs),
+            familiar=generation.familiar,
             pieces=pieces(self.engine.tokenizer, generation.token_ids) if self.traces else (),
         )
 

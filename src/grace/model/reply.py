@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from grace import notebook
 
+HALF = 0.5  # familiar prompts are closer to 1 than to 0
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Reply:
@@ -25,6 +27,8 @@ class Reply:
         abstains: the confidence is below the threshold.
         unusual: the token probabilities are far outside the range that the confidence was fitted
             on, so the confidence is a guess.
+        familiar: from 1, a prompt like those of training, to 0, one of a kind that none of the
+            sources had, whose confidence is that of its token probabilities; None: not known.
         pieces: the text that each token adds, of a model trained with `grace.trace`.
     """
 
@@ -38,6 +42,7 @@ class Reply:
     promise: str = ""
     abstains: bool = False
     unusual: bool = False
+    familiar: float | None = None
     pieces: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -58,5 +63,6 @@ class Reply:
             "empty": not self.text,
             "abstains": self.abstains,
             "unusual": self.unusual,
+            "unfamiliar": self.familiar is not None and self.familiar < HALF,
         }
         return [note for note, holds in notes.items() if holds]

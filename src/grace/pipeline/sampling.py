@@ -6,14 +6,14 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from grace.engines import AT_ONCE, ModelEngine, Sampling
 from grace.estimators import Answers, Draw, Draws, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split
 from grace.progress import progress
-from grace.records import Question, Response, is_whole, response_id
+from grace.records import Generation, Question, Response, is_whole, response_id
 from grace.store import Split
 
 Ids = Sequence[int]
@@ -53,13 +53,18 @@ class Unit(NamedTuple):
                 id=response_id(key, k),
                 question_id=key,
                 sample=k,
-                **one._replace(
-                    logprobs=rounded(one.logprobs), trace=rounded(one.trace) if traced else ()
-                )._asdict(),
+                **_stored(one, traced),
             )
             for place, key in enumerate(self.keys)
             for k, one in enumerate(samples[place])
         ]
+
+
+def _stored(one: Generation, traced: bool) -> dict[str, Any]:
+    """Return the fields of a sample that are stored."""
+    trace = rounded(one.trace) if traced else ()
+    fields = one._replace(logprobs=rounded(one.logprobs), trace=trace)._asdict()
+    return {name: fields[name] for name in fields if name != "familiar"}
 
 
 def plan_units(

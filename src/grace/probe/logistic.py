@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grace.probe.penalties import FIRST, PENALTIES, Penalties, best_common, best_separate
-from grace.probe.rows import Array, folds_of, sigmoid
+from grace.probe.rows import Array, folds_of, sigmoid, weights_of
 
 LEAST = 1e-4  # penalty of a free block
 JITTER = {np.float64: 1e-10, np.float32: 1e-4}  # added to a diagonal, relative to its mean
@@ -81,7 +81,7 @@ def fit_logistic(
         blocks: parts of the features, each of shape (N, D).
         labels_N: 1 or True where the response is right.
         groups_N: question of each row; all rows of a question fall into one fold.
-        weights_N: sample weights; None: all rows count alike.
+        weights_N: sample weights; None: all rows count alike. Sources count alike in any case.
         free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
             the others lead to a fit of that block alone.
         first: one of `penalties.PENALTIES`, with which the search starts.
@@ -89,7 +89,8 @@ def fit_logistic(
         seed: seed of the folds.
     """
     fold_N = folds_of(groups_N, seed)
-    search = _Search(blocks, labels_N, fold_N, weights_N, free)
+    weight_N = weights_of(groups_N) * (1.0 if weights_N is None else weights_N)
+    search = _Search(blocks, labels_N, fold_N, weight_N, free)
     penalties = best_separate(search.loss, search.blocks, first)
     nested_N = search.nested(inner or [first] * (int(fold_N.max()) + 1))
     data = search.data

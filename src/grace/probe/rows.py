@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,30 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
 def folds_of(groups_N: Sequence[Hashable], seed: int = 0) -> Array:
     """Assign the folds of a fit."""
     return assign_folds(groups_N, FOLDS, seed)
+
+
+class Sourced(NamedTuple):
+    """The group of an answer: its question, and the source that this is from."""
+
+    source: str
+    question: Hashable
+
+
+def sources_in(groups_N: Sequence[Hashable]) -> list[str]:
+    """Return the source of each group, [] unless there are several."""
+    found = [group.source if isinstance(group, Sourced) else "" for group in groups_N]
+    return found if len(set(found)) > 1 else []
+
+
+def weights_of(groups_N: Sequence[Hashable]) -> Array:
+    """Return weights with a mean of 1 that give every source the same, whatever its size."""
+    sources = sources_in(groups_N)
+    if not sources:
+        return np.ones(len(groups_N))
+    names, place_N = np.unique(sources, return_inverse=True)
+    size_S = np.bincount(place_N)
+    weight_N: Array = len(sources) / (len(names) * size_S[place_N])
+    return weight_N
 
 
 def varying(features_NF: Array) -> Array:

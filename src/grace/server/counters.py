@@ -36,6 +36,12 @@ class Counters:
             buckets=TENTHS,
             registry=registry,
         )
+        self.familiar = Histogram(
+            "grace_familiar",
+            "How familiar prompts are, from 0 to 1, to a model that was fitted on several sources",
+            buckets=TENTHS,
+            registry=registry,
+        )
         self.unrated = Counter(
             "grace_answers_without_confidence",
             "Answers cut before their end, and votes in which no answer was found",
@@ -44,8 +50,10 @@ class Counters:
         waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
         waiting.set_function(count_waiting)
 
-    def count_answer(self, confidence: float | None) -> None:
-        """Count one answer by its confidence."""
+    def count_answer(self, confidence: float | None, familiar: float | None = None) -> None:
+        """Count one answer by its confidence and by how familiar its prompt is."""
+        if familiar is not None:
+            self.familiar.observe(familiar)
         if confidence is None:
             self.unrated.inc()
         else:

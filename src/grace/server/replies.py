@@ -77,6 +77,7 @@ class Envelope:
             "confidence": ended.confidence,
             **without(ended),
             "calibrated": self.calibrated,
+            **({} if ended.familiar is None else {"familiar": ended.familiar}),
         }
 
     def _object(self, kind: str, choices: Sequence[Json], **extra: Any) -> Json:
@@ -225,7 +226,7 @@ class Answer:
             self._pieces[event.choice].append(event)
         elif isinstance(event, Ended):
             self._ends[event.choice] = event
-            self._counters.count_answer(event.confidence)
+            self._counters.count_answer(event.confidence, event.familiar)
         elif isinstance(event, Finished):
             self._counters.count_tokens(event)
 

@@ -42,6 +42,7 @@ class _Rated(_Answer):
     confidence: float | None
     no_confidence: str | None = None
     calibrated: bool
+    familiar: float | None = None
 
 
 class _Choice(_Rated):
@@ -143,6 +144,7 @@ class _ChunkChoice(_Answer):
     no_confidence: str | None = None
     confidence_so_far: float | None = None
     calibrated: bool | None = None
+    familiar: float | None = None
 
 
 class ChatChunkChoice(_ChunkChoice):

@@ -98,12 +98,13 @@ class Service:
             finished: Finished = await anext(arriving)
         self.counters.count_tokens(finished)
         data = []
-        for index, (confidence, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
-            self.counters.count_answer(confidence)
+        for index, (found, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
+            confidence, familiar = found
+            self.counters.count_answer(confidence, familiar)
             calibrated = bool(body.input[index].question) or self.model.is_trained_on(prompt)
             why = {"no_confidence": EMPTY} if confidence is None else {}
             score = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
-            data.append(score)
+            data.append(score | ({} if familiar is None else {"familiar": familiar}))
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 

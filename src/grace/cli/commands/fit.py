@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,11 +32,12 @@ UNUSED = (  # settings of a run alone
 )
 COLUMNS = (
     *PROMPT_KEYS,
-    *("group", "question_id", "id", "text", "response", "finish_reason", "correct"),
+    *("group", "source", "question_id", "id", "text", "response", "finish_reason", "correct"),
 )
 EXAMPLES = (
     examples(
         "grace fit HuggingFaceTB/SmolLM2-135M-Instruct graded.jsonl fitted",
+        "grace fit HuggingFaceTB/SmolLM2-135M-Instruct trivia.jsonl science.jsonl fitted",
         'grace ask fitted "Who wrote Middlemarch?"',
     )
     + '\n\nA line of graded.jsonl: {"question": "Who wrote Middlemarch?", "response": "George'
@@ -52,12 +54,13 @@ def fit(
             metavar="MODEL", help="Model that gave the answers: a directory, GGUF file or Hub id."
         ),
     ],
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="FILE",
+            metavar="FILE...",
             help="Graded answers: .jsonl, .csv, .parquet, a directory that `grace label` wrote, "
-            "or - for standard input.",
+            "or - for standard input. Several files are several sources, and so are the values of "
+            "a column `source`.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Adapter directory to write.")],
@@ -80,15 +83,19 @@ def fit(
     what = "grace fit reads answers and does not draw, sample, grade or train"
     refuse_unused(settings or [], UNUSED, what, used=["grace.layer"])
     check_vacant(out)
-    answers = list(_graded(file))
+    answers = [
+        answer for file in files for answer in _graded(file, str(file) if len(files) > 1 else "")
+    ]
     if len(answers) < FEWEST:
+        named = " and ".join(map(str, files))
         raise DataError(
-            f"{file} holds {len(answers)} graded answer{'s' * (len(answers) != 1)}; give at least "
-            f"{FEWEST}, better 500"
+            f"{named} hold{'s' * (len(files) == 1)} {len(answers)} graded "
+            f"answer{'s' * (len(answers) != 1)}; give at least {FEWEST}, better 500"
         )
+    answers = _in_sources(answers)
     tree = {
         "model": {"path": model, "device": device, "dtype": dtype},
-        "data": {"file": str(file)},
+        "data": {"file": str(files[0])},
         "grace": {"trace": trace},
     }
     resolved = override_settings(tree, settings or [])
@@ -101,15 +108,23 @@ def fit(
         print(json.dumps({"out": str(out), "answers": len(answers), **shown}, indent=2))
         return
     print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
-    folds = int(fitted.fold_N.max()) + 1
+    sources, folds = len({answer.source for answer in answers}), int(fitted.fold_N.max()) + 1
     print(f"each rated by a fit and its choices that have not seen its question ({folds} folds):")
     for name, (value, low, high) in metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    if sources == 1:
+        print(
+            "one source: on questions of other kinds the confidence may be wrong; for one that "
+            "holds there, fit it to several sources (a column `source`, or several files)"
+        )
     print(f'written: {out}; next:   grace ask {out} "your question"')
 
 
-def _graded(file: Path) -> Iterator[Graded]:
-    """Yield the answers that were graded, not cut, and not empty: others have no confidence."""
+def _graded(file: Path, source: str = "") -> Iterator[Graded]:
+    """Yield the answers that were graded, not cut, and not empty: others have no confidence.
+
+    Those without a source are of `source`.
+    """
     from grace.measuring import grade_in, in_any_case, keys_in
     from grace.pipeline.stages.graded import Graded
 
@@ -125,7 +140,22 @@ def _graded(file: Path) -> Iterator[Graded]:
         row, keys = response_row(Row(where, fields)), tuple(keys_in(fields))
         if not row.response.strip():
             continue
-        yield Graded(row.asked, tuple(row.choices), row.response, correct, where, keys)
+        named = fields.get("source")
+        of = source if named is None or not str(named).strip() else str(named).strip()
+        yield Graded(row.asked, tuple(row.choices), row.response, correct, where, keys, of)
+
+
+def _in_sources(answers: Sequence[Graded]) -> list[Graded]:
+    """Return the answers; sources of too few count as one together, such as addresses of pages."""
+    sizes = collections.Counter(answer.source for answer in answers)
+    few = [source for source, size in sizes.items() if size < FEWEST]
+    together = sum(sizes[source] for source in few)
+    if together and together < FEWEST:
+        raise DataError(
+            f"the source {few[0]!r} has {sizes[few[0]]} graded answers; give at least {FEWEST} of "
+            "each source, or leave it out"
+        )
+    return [answer._replace(source="") if answer.source in few else answer for answer in answers]
 
 
 def _measure(fitted: Fit, correct: list[bool], questions: list[int]) -> dict[str, list[float]]:

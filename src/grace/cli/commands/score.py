@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from grace.model import Model
 
 
-ADDED = ("confidence", "trace", "no_confidence")  # to each line
+ADDED = ("confidence", "trace", "no_confidence", "familiar")  # to each line
 SAME = 0.02  # difference of two confidences of one model, in other batches or on another device
 EXAMPLES = (
     examples(
@@ -134,7 +134,10 @@ def _rate(
                 {**_rating(steps[-1] if steps else None), "trace": steps} for steps in traces
             ]
         else:
-            ratings = [*map(_rating, model.score(prompts, responses))]
+            ratings = [
+                _rating(c) | ({} if familiar is None else {"familiar": familiar})
+                for c, familiar in model.ratings(prompts, responses)
+            ]
     except GraceError as error:
         if len(batch) > 1:  # find the row
             for row in batch:

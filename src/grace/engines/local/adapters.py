@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import Readout, clear_bias, count_rows, find_readout, set_rows
-from grace.engines.local.layers import LayerRows, mlp_output
+from grace.engines.local.layers import LayerRows, PromptEnds, mlp_output
 from grace.errors import ModelError, first_line
 from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
 
@@ -23,6 +23,7 @@ PATTERNS = (  # of an adapter_config.json, which peft takes for regular expressi
     "rank_pattern",
     "alpha_pattern",
 )
+PROMPT_ENDS = ("prompt_mean", "prompt_spread")  # names of tensors
 
 
 def read_rows(adapter: Path) -> Tensor:
@@ -68,6 +69,22 @@ def read_layer_rows(adapter: Path, model: Any, layer: int) -> LayerRows:
             f"{output.in_features}; use the model that it was fitted on, or {AGAIN}"
         )
     return LayerRows(layer, rows_EH.float().to(output.weight.device))
+
+
+def read_prompt_ends(adapter: Path, model: Any, manifest: dict[str, Any]) -> PromptEnds | None:
+    """Return what the ends of the training prompts were like, if the adapter says so."""
+    layer, tensors = manifest.get("prompt_layer"), read_tensors(adapter / ROWS)
+    if not layer:
+        return None
+    output = mlp_output(model, layer)
+    ends = [tensors[name].float() for name in PROMPT_ENDS if name in tensors]
+    widths = [one.shape[-1] for one in ends]
+    if widths != [output.in_features] * len(PROMPT_ENDS) or ends[0].shape != ends[1].shape:
+        raise ModelError(
+            f"{adapter / ROWS} does not say what the prompts of training were like in block "
+            f"{layer}; use the model that it was fitted on, or {AGAIN}"
+        )
+    return PromptEnds(layer, *(one.to(output.weight.device) for one in ends))
 
 
 def load_adapter(

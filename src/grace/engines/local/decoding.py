@@ -54,6 +54,9 @@ def steps(
     """
     for step in range(record.tokens_RT.shape[1]):
         choice = _choose(batch.logits_RV, ends, draws, batch.rows_R, step)
+        if batch.distance_R is not None:
+            read_RQ = torch.cat([choice.reading_RQ, batch.distance_R[:, None]], dim=1)
+            choice = choice._replace(reading_RQ=read_RQ)
         _write(record, batch, choice, step)
         yield step
         last_R = draws.longest_R[batch.rows_R] <= step + 1
@@ -106,6 +109,7 @@ class Batch:
     position_R: Tensor  # of the next token
     width: int  # columns of the mask in use
     live_R: Tensor  # still sampling
+    distance_R: Tensor | None = None  # of the prompt's end from those of training, if known
 
     @classmethod
     @torch.inference_mode()
@@ -133,6 +137,7 @@ class Batch:
             position_R=unread.positions_BC[:, -1] + 1,
             width=max(map(len, prompts)),
             live_R=torch.ones(count, dtype=torch.bool, device=device),
+            distance_R=forward.distances([1] * count),
         )
 
     @torch.inference_mode()
@@ -151,6 +156,7 @@ class Batch:
             position_R=self.position_R[from_R],
             width=self.width,
             live_R=self.live_R[from_R],
+            distance_R=None if self.distance_R is None else self.distance_R[from_R],
         )
 
     def stop(self, row: int) -> None:
@@ -185,6 +191,8 @@ class Batch:
         self.cache.reorder_cache(kept)
         self.rows_R, self.position_R = self.rows_R[kept], self.position_R[kept]
         self.live_R = self.live_R[kept]
+        if self.distance_R is not None:
+            self.distance_R = self.distance_R[kept]
         if self.mask_RL is not None:
             self.mask_RL = self.mask_RL[kept]
 
@@ -209,10 +217,9 @@ class Rows(NamedTuple):
     end_step_R: Tensor  # step at which the row ended; the number of steps if it was cut
 
 
-def empty(num_rows: int, steps: int, reader: Reader, device: torch.device) -> Rows:
-    """Return the record of rows before their first step."""
+def empty(num_rows: int, steps: int, read: int, device: torch.device) -> Rows:
+    """Return the record of rows, with so many readings of a step, before their first step."""
     zeros = torch.zeros(num_rows, steps, device=device)
-    read = reader.readout.num_readings if reader.readout else 1
     return Rows(
         tokens_RT=zeros.long(),
         logprobs_RT=zeros,

@@ -57,7 +57,9 @@ class Drawing:
             for _ in range(part.sampling.num_samples)
         ]
         longest = max(part.sampling.max_new_tokens for part in parts)
-        self._record = empty(len(self._prompts), longest, engine.reader, engine.device)
+        readout, known = engine.readout, engine.forward.ends is not None
+        read = (readout.num_readings if readout else 1) + known
+        self._record = empty(len(self._prompts), longest, read, engine.device)
         self._batch: Batch | None = None
 
     def __iter__(self) -> Iterator[list[Drawn]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from grace.cnf import HeadShape
 from grace.engines import Ids
-from grace.engines.local.layers import LayerRows, Taps
+from grace.engines.local.layers import LayerRows, PromptEnds, Taps
 from grace.errors import ComputeError, ModelError
 
 SHORTEST = 16  # shared tokens that are worth a call of their own
@@ -48,12 +48,20 @@ class Forward:
         model: a causal language model.
         read: ids of the tokens that are read, if their logits gain from a layer in the middle.
         rows: what they gain; None: nothing.
+        ends: what the ends of the prompts of training were like, if that is known.
     """
 
-    def __init__(self, model: Any, read: Ids = (), rows: LayerRows | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Any,
+        read: Ids = (),
+        rows: LayerRows | None = None,
+        ends: PromptEnds | None = None,
+    ) -> None:
+        self.model, self.ends = model, ends
         self._read, self._rows = list(read), rows
-        self._taps = None if rows is None else Taps(model, [rows.layer])
+        layers = {part.layer for part in (rows, ends) if part is not None}
+        self._taps = Taps(model, sorted(layers)) if layers else None
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
         decoder = self._base.base_model
         # Llama 4 names no base model.
@@ -83,6 +91,16 @@ class Forward:
             seen_BKH = self._taps(self._rows.layer, keep)
             logits_BKV[..., self._read] += (seen_BKH @ self._rows.rows_EH.T).to(logits_BKV.device)
         return logits_BKV, out[self._cache] if use_cache else None
+
+    def distances(self, back: Sequence[int]) -> Tensor | None:
+        """Return how far a position of each row of the last call is from `ends`, shape (B,).
+
+        Positions count from the end, 1 is the last one. None if there are no `ends`.
+        """
+        if self.ends is None or self._taps is None:
+            return None
+        seen_BKH = self._taps(self.ends.layer, max(back))
+        return self.ends.distance(seen_BKH[range(len(back)), [-place for place in back]])
 
     def states(
         self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None

@@ -32,6 +32,20 @@ class LayerRows(NamedTuple):
     rows_EH: Tensor
 
 
+class PromptEnds(NamedTuple):
+    """The MLP of a block, counted from 1, at the end of the prompts of S sources of training."""
+
+    layer: int
+    mean_SH: Tensor
+    spread_SH: Tensor
+
+    def distance(self, seen_BH: Tensor) -> Tensor:
+        """Return the distance from the nearest source (B,) (`grace.methods.grace.prompts`)."""
+        sources = zip(self.mean_SH, self.spread_SH, strict=True)
+        away = [((seen_BH - mean) / spread).square().mean(-1) for mean, spread in sources]
+        return torch.stack(away).amin(0)
+
+
 def blocks(model: Any) -> nn.ModuleList:
     """Return the blocks of a decoder, which are its longest list of modules.
 

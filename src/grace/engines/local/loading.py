@@ -18,9 +18,9 @@ from grace.chat.dating import frozen_date, with_date
 from grace.chat.saved import check_template
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
-from grace.engines.local.adapters import check_peft, load_adapter, put_rows
+from grace.engines.local.adapters import check_peft, load_adapter, put_rows, read_prompt_ends
 from grace.engines.local.forward import cache_argument
-from grace.engines.local.layers import LayerRows
+from grace.engines.local.layers import LayerRows, PromptEnds
 from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
@@ -36,7 +36,8 @@ class Loaded(NamedTuple):
     """A model in evaluation mode with its tokenizer, and how its confidence is read.
 
     `stops` are the ids of tokens that contain a stop text, `layer_rows` what the logits of the
-    tokens that are read gain from a layer in the middle.
+    tokens that are read gain from a layer in the middle, `prompt_ends` what the ends of the prompts
+    of training were like.
     """
 
     model: Any
@@ -45,6 +46,7 @@ class Loaded(NamedTuple):
     evidence: Evidence | None = None
     stops: tuple[int, ...] = ()
     layer_rows: LayerRows | None = None
+    prompt_ends: PromptEnds | None = None
 
 
 def load(
@@ -84,14 +86,15 @@ def load(
     model = model.to(where).eval()
     if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
-    layer_rows = None
+    layer_rows, prompt_ends = None, None
     if adapter is not None and (Path(adapter) / ROWS).is_file():
         # into a float32 head, if there is one
         layer_rows = put_rows(model, Path(adapter), tokenizer, manifest.get("layer", 0))
+        prompt_ends = read_prompt_ends(Path(adapter), model, manifest)
     evidence = Evidence.in_card(manifest)
     stops = tuple(manifest.get("stop_ids", ()))
     read_at = manifest.get("read_at", "predict")
-    return Loaded(model, tokenizer, read_at, evidence, stops, layer_rows)
+    return Loaded(model, tokenizer, read_at, evidence, stops, layer_rows, prompt_ends)
 
 
 def load_tokenizer(

@@ -20,7 +20,7 @@ from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
 from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.forward import Forward, Unread, begin, numbers
-from grace.engines.local.layers import LayerRows, mlp_output, tapped
+from grace.engines.local.layers import LayerRows, PromptEnds, mlp_output, tapped
 from grace.engines.local.loading import eos_ids
 from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
@@ -48,6 +48,7 @@ class LocalScorer(BaseEngine):
         batch_size: rows in flight; None: a default for the device.
         stops: ids that end a response besides those that model and tokenizer name.
         layer_rows: what the logits of the tokens that are read gain from a layer in the middle.
+        prompt_ends: what the ends of the prompts of training were like, if that is known.
 
     Raises:
         ModelError: neither tokenizer nor model names an end token, or c cannot be read that way.
@@ -63,6 +64,7 @@ class LocalScorer(BaseEngine):
         batch_size: int | None = None,
         stops: Ids = (),
         layer_rows: LayerRows | None = None,
+        prompt_ends: PromptEnds | None = None,
     ) -> None:
         readout = find_readout(tokenizer)
         if read_at not in ("predict", "feed", "prompt"):
@@ -76,7 +78,7 @@ class LocalScorer(BaseEngine):
         config = model.config.get_text_config()
         self.limit: int | None = getattr(config, "max_position_embeddings", None)
         read = readout.ids if readout else ()
-        self.model, self.forward = model.eval(), Forward(model, read, layer_rows)
+        self.model, self.forward = model.eval(), Forward(model, read, layer_rows, prompt_ends)
         self.tokenizer = tokenizer
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_size = batch_size or ROWS_IN_FLIGHT.get(self.device.type, 64)
@@ -172,9 +174,14 @@ class LocalScorer(BaseEngine):
         def run(batch: list[int]) -> list[Scored]:
             keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
             logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
+            steps = [len(responses[i]) + 1 + len(fed) for i in batch]
+            away_B = self.forward.distances(steps)
+            distances = [None] * len(batch) if away_B is None else away_B.tolist()
             return [
-                score(logits_KV[keep - len(r) - 1 - len(fed) :], r, self.reader)
-                for r, logits_KV in zip([responses[i] for i in batch], logits_BKV, strict=True)
+                score(logits_KV[keep - count :], responses[i], self.reader, distance)
+                for i, logits_KV, count, distance in zip(
+                    batch, logits_BKV, steps, distances, strict=True
+                )
             ]
 
         yield from run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)
@@ -194,8 +201,12 @@ class LocalScorer(BaseEngine):
 
 
 @torch.inference_mode()
-def score(logits_KV: Tensor, response: Ids, reader: Reader) -> Scored:
+def score(
+    logits_KV: Tensor, response: Ids, reader: Reader, distance: float | None = None
+) -> Scored:
     """Score one response from the logits of its steps, its end, and `<CNF>` if that was fed.
+
+    `distance` is that of its prompt's end from those of training, if it is known.
 
     If the tokens that are read are never drawn, the log-probabilities are those of a model without
     them.
@@ -207,6 +218,8 @@ def score(logits_KV: Tensor, response: Ids, reader: Reader) -> Scored:
     else:
         read_KE = logits_KV[:, list(readout.ids)]
         readings = readout.readings(read_KE, logits_KV.logsumexp(-1)).tolist()
+        if distance is not None:
+            readings = [[*one, distance] for one in readings]
         end = float(unread_end(last_V, reader.stops, readout))
         if reader.banned:
             logits_KV = without(logits_KV, readout)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +23,13 @@ from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
 from grace.engines import LAST, Features
 from grace.evidence import Evidence
+from grace.evidence.familiar import Familiar
+from grace.methods.grace.prompts import Prompts, describe
 from grace.methods.grace.rounding import round_rows
 from grace.methods.grace.trace import Steps
 from grace.probe.logistic import LayerLoss, Logistic, fit_logistic, nested_scores, quick_loss
 from grace.probe.penalties import FIRST
-from grace.probe.rows import Array, assign_folds, folds_of, sigmoid, varying
+from grace.probe.rows import Array, assign_folds, folds_of, sigmoid, sources_in, varying
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
@@ -53,6 +56,7 @@ class Fit(NamedTuple):
         weights_QD: the differences of the others from that of `<NOC>`, without the head's scale.
         held_out_KQD: the same differences in the fits that leave out each of K folds.
         fold_N: the fold of each response.
+        prompts: a block, and what its MLP held at the end of the prompts, of several sources.
     """
 
     rows_ED: Array
@@ -65,6 +69,7 @@ class Fit(NamedTuple):
     held_out_KQD: Array
     fold_N: Array
     layer_rows: tuple[int, Array] | None = None
+    prompts: tuple[int, Prompts] | None = None
 
 
 def fit_evidence(
@@ -222,6 +227,33 @@ def fit_readout(
         made.fold_N,
         layer_rows,
     )
+
+
+def knowing_prompts(
+    fit: Fit,
+    layer: int,
+    first_NH: Array,
+    features_NF: Array,
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+) -> Fit:
+    """Return a fit to several sources whose rows count for familiar prompts only.
+
+    For the others the evidence counts, as it is fitted alone.
+
+    Args:
+        fit: the fit.
+        layer: the block in which a prompt shows whether it is familiar.
+        first_NH: what its MLP held at the end of each prompt.
+        features_NF: as in `fit_readout`, like those that follow.
+        labels_N: 1 or True where the response is right.
+        groups_N: its source and question.
+    """
+    prompts = describe(first_NH, sources_in(groups_N))
+    alone, evidence = fit_evidence(features_NF, labels_N, groups_N), fit.evidence
+    weights_F = np.subtract(alone.weights, evidence.weights)
+    familiar = Familiar(prompts.near, tuple(weights_F.tolist()), alone.bias - evidence.bias)
+    return fit._replace(evidence=replace(evidence, familiar=familiar), prompts=(layer, prompts))
 
 
 def _of_other_layers(

@@ -20,13 +20,14 @@ from grace.config import to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
-from grace.methods.grace.fit import Fit, choose_layer, fit_readout, read_by
+from grace.methods.grace.fit import Fit, choose_layer, fit_readout, knowing_prompts, read_by
+from grace.methods.grace.prompts import Prompts
 from grace.methods.grace.trace import STEPS, Steps, fit_trace
 from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.features import STEP
 from grace.pipeline.stages.metadata import adapter_metadata
-from grace.probe.rows import labels_of
+from grace.probe.rows import labels_of, sources_in
 from grace.progress import say
 from grace.records import is_whole
 from grace.store import write_json
@@ -140,6 +141,11 @@ def fit_rows(
         f"the confidence reads {_named(chosen.layer)}, fitted on {len(readout.losses)} answers: "
         f"held-out log loss {readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
     )
+    sources = set(sources_in(data.groups))
+    if layers and sources:
+        block = min(layers)
+        readout = knowing_prompts(readout, block, features(block).first_ND, phi_NF, *graded)
+        say(f"prompts like those of {len(sources)} sources are known by the MLP of block {block}")
     if along is None:
         return readout
     traced = fit_trace(readout, along, *graded, seed=seed)
@@ -163,12 +169,15 @@ def write_rows_adapter(
     out: Path,
     metadata: Mapping[str, Any],
     layer_rows: tuple[int, Any] | None = None,
+    prompts: tuple[int, Prompts] | None = None,
 ) -> None:
     """Write rows and their evidence as an adapter directory; the engine is not changed.
 
-    `layer_rows` are a block and the rows (E, H) that read its MLP, if c reads one.
+    `layer_rows` are a block and the rows (E, H) that read its MLP, if c reads one, `prompts` a
+    block and what its MLP held at the end of the prompts of training.
     """
     from grace.cnf import CnfTokens, count_rows, name_readout
+    from grace.engines.local.adapters import PROMPT_ENDS
     from grace.methods.adapter import adapter_record, save_rows
 
     tokenizer, readout = name_readout(engine.tokenizer, "linear")
@@ -178,4 +187,11 @@ def write_rows_adapter(
     record = adapter_record(
         engine.model, max(rows, needed), cnf, metadata, evidence=evidence, method="grace"
     )
-    save_rows(rows_ED, tokenizer, out, {**record, "layer": layer}, middle_EH)
+    record |= {"layer": layer}
+    if prompts is None:
+        save_rows(rows_ED, tokenizer, out, record, middle_EH)
+        return
+    record["prompt_layer"], known = prompts
+    ends = dict(zip(PROMPT_ENDS, (known.mean_SH, known.spread_SH), strict=True))
+    arrays = {name: array.astype(np.float32) for name, array in ends.items()}
+    save_rows(rows_ED, tokenizer, out, record, middle_EH, arrays)

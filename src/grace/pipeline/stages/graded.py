@@ -23,7 +23,7 @@ from grace.pipeline.prompting import COMPARED, SAID
 from grace.pipeline.stages.depth import NAMES, layers_to_read, to_arrays
 from grace.pipeline.stages.grace import FitData, fit_rows, write_rows_adapter
 from grace.pipeline.stages.metadata import adapter_metadata
-from grace.probe.rows import labels_of
+from grace.probe.rows import Sourced, labels_of
 from grace.progress import progress, say
 from grace.records import Message, Question
 from grace.store import RunDir
@@ -38,7 +38,8 @@ class Graded(NamedTuple):
     """An answer with its grade.
 
     `asked` is a question, or the conversation before the answer; `where` is named in errors.
-    Answers that share one of `keys` are to one question, or of one group.
+    Answers that share one of `keys` are to one question, or of one group; `source` is the kind of
+    questions.
     """
 
     asked: str | Sequence[Message]
@@ -47,6 +48,7 @@ class Graded(NamedTuple):
     correct: bool
     where: str = ""
     keys: Sequence[Hashable] = ()
+    source: str = ""
 
 
 def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
@@ -78,14 +80,15 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
     if settings.grace.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings, engine)
+    asked = [Sourced(one.source, group) for one, group in zip(answers, groups, strict=True)]
     with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
         stored = _Stored(Path(folder))
         logprobs = _read(engine, prompts, responses, step_NB, layers, stored)
-        graded = FitData(logprobs, labels_N, groups)
+        graded = FitData(logprobs, labels_N, asked)
         readout = fit_rows(context, layers, stored.layer, graded, step_NB)
     metadata = adapter_metadata(context, answers)
     rows = (readout.rows_ED, readout.evidence)
-    write_rows_adapter(engine, *rows, out, metadata, readout.layer_rows)
+    write_rows_adapter(engine, *rows, out, metadata, readout.layer_rows, readout.prompts)
     return readout
 
 

@@ -225,6 +225,7 @@ class RatingJob(Job):
         """Rate all responses."""
         if self.cancelled.is_set():
             raise Cancelled
-        values = rated(self._model.engine.confidences, *self._encoded, self._responses)
+        found = rated(self._model.engine.rated, *self._encoded, self._responses)
+        values = [one or (None, None) for one in found]
         tokens = sum(len(ids) for side in self._encoded for ids in side)
         self.emit(Finished(tokens, 0, values))

@@ -52,6 +52,7 @@ class Ended(NamedTuple):
     choice: int
     finish_reason: Literal["stop", "length"]
     confidence: float | None
+    familiar: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,8 @@ class Choice:
         if self._held is not None:
             self._job.show(self._held)
         tokens = self._tokens_drawn + (self._end is not None)
-        self._job.end(Ended(self._number, reason, confidence), tokens)
+        familiar = None if confidence is None else self._running.familiar
+        self._job.end(Ended(self._number, reason, confidence, familiar), tokens)
 
     def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
         """Show new text and tokens; with tokens, the last text waits for those without a text.

@@ -1,0 +1,220 @@
+"""A confidence on questions of a source that no fit has seen, for every source left out in turn.
+
+DATA holds one file of questions for each source (`NAME.jsonl`, as for `grace run --file`; questions
+with choices show these in their text, and the answer is the text of an option). The model answers
+greedily after five examples of the source, in plain text. Answers, states and log-probabilities are
+kept in OUT, 100 answers a file, so that the command resumes.
+
+    python bench/travel.py MODEL DATA OUT --answers 500 --seeds 1
+
+Seed 0 fits to all answers of the other sources, later seeds to 80 % of them. A state is reduced to
+its 256 main directions among the answers of the fit, in a random rotation, which keeps a ridge
+penalty what it is and makes a fit a matter of seconds. Intervals are 95 % by 1,000 resamples of the
+questions, of the difference from GrACE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace.calibration import Platt
+from grace.cnf import HeadShape
+from grace.engines import LAST, Features, Sampling
+from grace.engines.gguf import resolve_model
+from grace.evidence import features
+from grace.evidence.familiar import Familiar
+from grace.grading import load_grader
+from grace.methods.grace.fit import Layer, choose_layer, fit_evidence, fit_readout, read_by
+from grace.methods.grace.prompts import describe, distances
+from grace.metrics import evaluate
+from grace.probe.rows import Sourced, sigmoid
+from grace.records import Message, Question
+
+PLACES = ("mean", "last", "first")
+SHOTS, AT_ONCE, WIDTH, RESAMPLES = 5, 100, 256, 1000
+
+
+def main() -> None:
+    """Collect what is missing, and print a table for each source."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--answers", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--layers", type=int, nargs="+", help="blocks to choose from")
+    given = parser.parse_args()
+    names = [file.stem for file in sorted(given.data.glob("*.jsonl"))]
+    engine: Any = None
+    for start in range(0, given.answers, AT_ONCE):
+        for name in names:
+            file = given.out / f"{name}.{start:05d}.npz"
+            if not file.exists():
+                engine = engine or _load(given.model)
+                _collect(engine, given.data / f"{name}.jsonl", file, start)
+    sources = {name: _stored(given.out, name) for name in names}
+    for name in names:
+        rated = [_rate(sources, name, seed, given.layers) for seed in range(given.seeds)]
+        _show(name, sources[name]["right"], rated)
+
+
+def _load(model: str) -> Any:
+    from grace.engines.transformers import TransformersEngine
+
+    return TransformersEngine.load(resolve_model(model), stop=["\n"])
+
+
+def _collect(engine: Any, data: Path, file: Path, start: int) -> None:
+    """Let the model answer 100 questions, and store what is read of each answer that ended."""
+    from grace.chat import encode_chat
+    from grace.engines.local.layers import candidates
+
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    shots = [row for row in rows if len(row["answers"][0]) < 40][:SHOTS]
+    asked = [row for row in rows if row not in shots][start : start + AT_ONCE]
+    shown = "".join(f"{_text(row, data)} {row['answers'][0]}\n" for row in shots)
+    texts = [f"{shown}{_text(row, data)}" for row in asked]
+    chats: list[Message] = [{"role": "text", "content": text} for text in texts]
+    prompts = [encode_chat(engine.tokenizer, [chat]) for chat in chats]
+    drawn = dict(engine.generate(prompts, Sampling(max_new_tokens=32)))
+    ended = [n for n, (one,) in drawn.items() if one.finish_reason == "stop" and one.token_ids]
+    responses = [drawn[n][0].token_ids for n in ended]
+    layers = candidates(engine.model)
+    states = engine.states([prompts[n] for n in ended], responses, layers=layers)
+    info = []
+    for n in ended:
+        (one,), row = drawn[n], asked[n]
+        question = Question("", "jsonl", row["question"], tuple(row["answers"]))
+        right = load_grader("exact" if row.get("choices") else "auto")(one.text, question)
+        info.append({"right": right, "logprobs": one.logprobs, "end": one.end_logprob})
+    arrays = {
+        f"{place}.{layer}": array.astype(np.float16)
+        for layer, read in states.items()
+        for place, array in zip(PLACES, read.features, strict=True)
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part.npz")
+    np.savez(part, info=json.dumps(info), **arrays)
+    part.rename(file)
+
+
+def _text(row: dict[str, Any], data: Path) -> str:
+    """Return a question as the model reads it; `qa_wikidata` has sentences to complete."""
+    if data.stem == "qa_wikidata":
+        return str(row["question"])
+    options = f" Options: {'; '.join(row['choices'])}." if row.get("choices") else ""
+    return f"Q: {row['question']}{options}\nA:"
+
+
+def _stored(folder: Path, name: str) -> dict[str, Any]:
+    """Return the answers of a source: grades, features, raw scores, states by layer and place."""
+    files = [np.load(file) for file in sorted(folder.glob(f"{name}.?????.npz"))]
+    info = [one for file in files for one in json.loads(str(file["info"]))]
+    ends = [[*one["logprobs"], one["end"]] for one in info]
+    pairs = [[sum(row[n : n + 2]) / 2 for n in range(len(row) - 1)] for row in ends]
+    return {
+        "right": np.array([one["right"] for one in info]),
+        "features": np.array([features(one["logprobs"], one["end"]) for one in info]),
+        "least pair": np.exp([min(row) for row in pairs]),
+        "states": {
+            key: np.concatenate([file[key] for file in files]).astype(np.float32)
+            for key in files[0].files
+            if "." in key
+        },
+    }
+
+
+def _rate(
+    sources: dict[str, Any], left: str, seed: int, layers: list[int] | None
+) -> dict[str, np.ndarray]:
+    """Return the confidences of the answers of a source by fits to the others."""
+    rng, kept, groups = np.random.default_rng(seed), {}, []
+    for name in sources:
+        if name != left:
+            count = len(sources[name]["right"])
+            kept[name] = rng.permutation(count)[: count if seed == 0 else int(0.8 * count)]
+            groups += [Sourced(name, (name, row)) for row in kept[name]]
+
+    def of(read: Any) -> Any:
+        return np.concatenate([read(sources[name])[rows] for name, rows in kept.items()])
+
+    known, right = of(lambda one: one["features"]), of(lambda one: one["right"])
+    test, found = sources[left]["features"], dict[str, np.ndarray]()
+    found["likelihood"], found["least probability"] = test[:, 6], test[:, 4]
+    found["least sure pair"] = sources[left]["least pair"]
+    found["Platt"] = Platt.fit(known[:, 6], right).transform(test[:, 6])
+    alone = fit_evidence(known, right, groups)
+    alone_N = np.array([alone.shift_of(row) for row in test])
+    found["token features"] = sigmoid(alone_N)
+    blocks = sorted({int(key.split(".")[1]) for key in sources[left]["states"]} - {LAST})
+    reduced = {layer: _reduced(sources[left], of, layer) for layer in layers or blocks}
+
+    def read(layer: int) -> Features:
+        return Features(*(train for train, _ in reduced.get(layer, next(iter(reduced.values())))))
+
+    every = read_by(read, known)
+    chosen: Layer = choose_layer(every, [*reduced], right, groups, free=True, seed=seed)
+    made = fit_readout(read, known, right, groups, HeadShape(np.zeros(WIDTH)), layer=chosen)
+    state_N = np.zeros(len(test))
+    order = (1, 2, 0)  # the rows are those of the last, the first and the mean state
+    for weight_D, place in zip(made.weights_QD, order, strict=True):
+        state_N += reduced[chosen.layer][place][1] @ weight_D
+    shift_N = np.array([made.evidence.shift_of(row) for row in test])
+    found["GrACE, prompts not known"] = sigmoid(state_N + shift_N)
+    first = f"first.{min(blocks)}"
+    prompts = describe(of(lambda one: one["states"][first]), [group.source for group in groups])
+    away_N = distances(sources[left]["states"][first], prompts.mean_SH, prompts.spread_SH)
+    familiar = Familiar(prompts.near, (), 0.0)
+    share_N = np.array([familiar.of(away) for away in away_N])
+    found["GrACE"] = sigmoid(share_N * (state_N + shift_N) + (1 - share_N) * alone_N)
+    print(f"{left}, seed {seed}: block {chosen.layer}, familiar {share_N.mean():.2f}", flush=True)
+    return found
+
+
+def _reduced(left: dict[str, Any], of: Any, layer: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the states of the fit and of the source left out in main directions, by place."""
+    found, rng = [], np.random.default_rng(0)
+    for place in PLACES:
+        key = f"{place}.{layer}"
+        train_ND = of(lambda one, key=key: one["states"][key])
+        mean_D, spread_D = train_ND.mean(0), train_ND.std(0)
+        spread_D = np.where(spread_D < 1e-6 * spread_D.max(), np.inf, spread_D)
+        scaled_ND = (train_ND - mean_D) / spread_D
+        _, main_DK = np.linalg.eigh(scaled_ND.T @ scaled_ND)
+        turn_KK = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
+        onto_DK = main_DK[:, -WIDTH:] @ turn_KK
+        rated_ND = (left["states"][key] - mean_D) / spread_D
+        found.append((scaled_ND @ onto_DK, rated_ND @ onto_DK))
+    return found
+
+
+def _show(name: str, right: np.ndarray, rated: list[dict[str, np.ndarray]]) -> None:
+    """Print the means over the seeds, and the differences of the others from GrACE."""
+    rng, names = np.random.default_rng(0), ("ece", "brier", "auroc")
+    draws = [rng.integers(0, len(right), len(right)) for _ in range(RESAMPLES)]
+    draws = [rows for rows in draws if 0 < right[rows].sum() < len(rows)]
+
+    def measure(method: str, rows: Any) -> np.ndarray:
+        each = [evaluate(one[method][rows], right[rows], names) for one in rated]
+        return np.array([[100 * one[metric] for metric in names] for one in each]).mean(0)
+
+    ours = np.array([measure("GrACE", rows) for rows in draws])
+    print(f"\n{name}: {len(right)} answers, {100 * right.mean():.1f}% right (ECE / Brier / AUROC)")
+    for method in rated[0]:
+        line = f"  {method:26}" + "{:6.1f}{:6.1f}{:6.1f}".format(*measure(method, slice(None)))
+        if method != "GrACE":
+            away = np.array([measure(method, rows) for rows in draws]) - ours
+            low, high = np.percentile(away, [2.5, 97.5], axis=0)
+            line += (
+                f"   Brier {low[1]:+.1f} to {high[1]:+.1f}, AUROC {low[2]:+.1f} to {high[2]:+.1f}"
+            )
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

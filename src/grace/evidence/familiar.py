@@ -1,0 +1,73 @@
+"""How familiar a prompt is, and what the log-odds of c are made of where it is not.
+
+What a fit has learnt of hidden states holds for the kinds of questions that it has seen. A kind
+that it has not seen shows at the end of the prompt, before a token of the answer is drawn: inside a
+block in the middle the activations there are unlike those of all sources of training. The
+*distance* of a prompt is the mean squared deviation of these activations from those of the nearest
+source, in units of that source's own variance (`grace.methods.grace.prompts`).
+
+Up to the distance `near`, which most sources keep from the others, the rows count whole; from twice
+that on they do not count, and the log-probabilities alone say what c is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from grace.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Familiar:
+    """When a prompt is familiar, and what takes the place of the rows where it is not.
+
+    Attributes:
+        near: the distance up to which a prompt is familiar.
+        weights: of the features of the evidence, less their mean in training.
+        bias: log-odds where every feature is at its mean.
+    """
+
+    near: float
+    weights: tuple[float, ...]
+    bias: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry of grace.json."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any, count: int) -> Familiar:
+        """Read what `to_dict` wrote, of an evidence with so many features."""
+        try:
+            weights = tuple(map(float, data["weights"]))
+            found = cls(float(data["near"]), weights, float(data["bias"]))
+            finite = all(map(math.isfinite, (found.near, found.bias, *weights)))
+            if len(weights) != count or not finite or found.near <= 0:
+                raise ValueError(f"{data!r}"[:60])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                "grace.json has an entry on familiar prompts that this version cannot use "
+                f"({error}); install the version that fitted the model, or fit it again"
+            ) from None
+        return found
+
+    def of(self, distance: float) -> float:
+        """Return how familiar a prompt at a distance is, from 0 to 1."""
+        return min(max(2 - distance / self.near, 0.0), 1.0) if distance == distance else 0.0
+
+    def state(self, distance: float, state: float, away: Sequence[float]) -> float:
+        """Return what counts in place of the readings `state` at a distance.
+
+        `away` are the features, less their mean in training.
+        """
+        share = self.of(distance)
+        alone = self.bias + sum(a * b for a, b in zip(self.weights, away, strict=True))
+        return share * state + (1 - share) * alone
+
+
+def familiar_in(data: Mapping[str, Any], count: int) -> Familiar | None:
+    """Return the entry of a grace.json, None where there is none."""
+    return Familiar.from_dict(data["familiar"], count) if data.get("familiar") else None

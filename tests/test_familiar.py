@@ -1,0 +1,136 @@
+"""Several sources in one fit: folds, weights, and what counts where a prompt is strange."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from grace.cnf import HeadShape
+from grace.engines import Features
+from grace.errors import ModelError
+from grace.evidence import FEATURES, Evidence, Running, along, confidence, features
+from grace.evidence.familiar import Familiar
+from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts
+from grace.methods.grace.prompts import describe, distances
+from grace.probe.rows import Sourced, sources_in, weights_of
+
+WIDTH = 20
+GROUPS = [Sourced(name, n) for name, size in (("a", 60), ("b", 30), ("c", 90)) for n in range(size)]
+KNOWN = Familiar(2.0, (0.0, 0.0, 0.0, 0.5, 0.0, 0.0, -1.0), -0.3)
+
+
+def test_sources_weigh_the_same_whatever_their_size():
+    weight_N, names = weights_of(GROUPS), [group.source for group in GROUPS]
+    assert sources_in(GROUPS) == names and weight_N.mean() == pytest.approx(1)
+    sums = [weight_N[[name == one for name in names]].sum() for one in "abc"]
+    assert sums == pytest.approx([60, 60, 60])
+
+
+@pytest.mark.parametrize("groups", [list(range(40)), [Sourced("", n) for n in range(40)]])
+def test_one_source_has_no_weights(groups):
+    assert sources_in(groups) == [] and (weights_of(groups) == 1).all()
+
+
+def test_the_distance_is_that_from_the_nearest_source():
+    rng = np.random.default_rng(0)
+    states = np.concatenate([rng.normal(5 * n, 1 + n, size=(200, 50)) for n in range(3)])
+    prompts = describe(states, [name for name in "abc" for _ in range(200)])
+    within = distances(states, prompts.mean_SH, prompts.spread_SH)
+    assert 0.9 < within.mean() < 1.1 and within.max() < 2 < prompts.near
+    far = distances(np.full((1, 50), -40.0), prompts.mean_SH, prompts.spread_SH)
+    assert far[0] == pytest.approx((50 / 3) ** 2, rel=0.1)  # the third source has the widest spread
+
+
+def test_a_source_that_no_other_is_like_does_not_make_strangers_familiar():
+    """`near` is what most sources keep, so that one odd source does not widen it."""
+    rng = np.random.default_rng(1)
+    akin = [rng.normal(0, 1, size=(50, 200)) + rng.normal(0, 0.5, 200) for _ in range(4)]
+    odd = rng.normal(10, 1, size=(50, 200))
+    names = [str(n) for n in range(5) for _ in range(50)]
+    prompts = describe(np.concatenate([*akin, odd]), names)
+    known = dataclasses.replace(KNOWN, near=prompts.near)
+    left_out, strange = rng.normal(0, 1, size=(50, 200)) + rng.normal(0, 0.5, 200), -odd
+    found = [distances(one, prompts.mean_SH, prompts.spread_SH) for one in (left_out, strange)]
+    assert [known.of(one.mean()) for one in found] == [1.0, 0.0]
+
+
+def evidence(**changes):
+    rng = np.random.default_rng(3)
+    weights, center = (tuple(rng.normal(size=len(FEATURES)).tolist()) for _ in range(2))
+    return Evidence(weights, center, 0.3, familiar=KNOWN, **changes)
+
+
+@pytest.mark.parametrize("distance, share", [(0.0, 1), (2.0, 1), (3.0, 0.5), (4.0, 0), (99.0, 0)])
+def test_what_counts_by_the_distance(distance, share):
+    made, logprobs, end = evidence(), [-0.5, -1.2], -0.1
+    readings = [[0.3, 1.5, -2.0, distance], [0.1, 9.0, 0.5, distance], [0.7, 9.0, 1.5, distance]]
+    state, phi = 0.7 + 1.5 + (0.5 + 1.5) / 2, np.array(features(logprobs, end))
+    joint = state + made.bias + np.array(made.weights) @ (phi - made.center)
+    alone = made.bias + KNOWN.bias
+    alone += (np.array(made.weights) + KNOWN.weights) @ (phi - made.center)
+    expected = 1 / (1 + np.exp(-(share * joint + (1 - share) * alone)))
+    assert confidence(readings, logprobs, end, made) == pytest.approx(expected)
+    assert along(readings, logprobs, [0.0, 0.0, end], made)[-1] == pytest.approx(expected)
+    assert made.familiar_at(distance) == share
+
+
+def test_without_a_distance_the_rows_count_whole():
+    made, logprobs = evidence(), [-0.5]
+    readings = [[0.3, 1.5, -2.0], [0.1, 9.0, 0.5]]
+    near = [[*one, 0.0] for one in readings]
+    assert confidence(readings, logprobs, -0.1, made) == confidence(near, logprobs, -0.1, made)
+    running = Running(made)
+    running.read(readings[0], 0.0)
+    assert running.familiar is None
+    running = Running(made)
+    running.read(near[0], 0.0)
+    assert running.familiar == 1
+
+
+def test_a_card_keeps_it_and_one_without_it_is_read():
+    made = evidence()
+    assert Evidence.from_dict(made.to_dict()) == made
+    plain = dataclasses.replace(made, familiar=None)
+    assert "familiar" not in plain.to_dict() and Evidence.from_dict(plain.to_dict()) == plain
+    for broken in ({"near": 0}, {"near": float("nan")}, {"weights": [1.0]}, {"bias": "x"}):
+        card = made.to_dict()
+        card["familiar"] = card["familiar"] | broken
+        with pytest.raises(ModelError, match="familiar prompts that this version cannot use"):
+            Evidence.from_dict(card)
+
+
+def mix(sizes, seed=0):
+    """Sources with a direction of their own each."""
+    rng = np.random.default_rng(seed)
+    x_ND = rng.normal(size=(sum(sizes), WIDTH))
+    source_N = np.repeat(np.arange(len(sizes)), sizes)
+    right_N = rng.random(len(x_ND)) < 1 / (1 + np.exp(-3 * x_ND[np.arange(len(x_ND)), source_N]))
+    others = (rng.normal(size=x_ND.shape) for _ in range(2))
+    phi = np.array([features([-rng.exponential(0.5)], -0.1) for _ in right_N])
+    groups = [Sourced(str(source), n) for n, source in enumerate(source_N)]
+    return Features(next(others), x_ND, next(others)), phi, right_N, groups
+
+
+def test_a_large_source_does_not_drown_a_small_one():
+    states, phi, right, groups = mix((800, 200))
+    ratios = []
+    for groups_N in ([group.question for group in groups], groups):
+        made = fit_readout(lambda _: states, phi, right, groups_N, HeadShape(np.zeros(WIDTH)))
+        weight_D = made.weights_QD[0]
+        ratios.append(weight_D[1] / weight_D[0])
+    assert ratios[1] > 1.5 * ratios[0] > 0
+
+
+def test_strangers_get_the_evidence_as_it_is_fitted_alone():
+    states, phi, right, groups = mix((300, 300, 300))
+    ends = np.random.default_rng(5).normal(size=(900, 40))
+    made = fit_readout(lambda _: states, phi, right, groups, HeadShape(np.zeros(WIDTH)))
+    known = knowing_prompts(made, 4, ends, phi, right, groups)
+    layer, prompts = known.prompts
+    assert layer == 4 and prompts.mean_SH.shape == (3, 40)
+    familiar, alone = known.evidence.familiar, fit_evidence(phi, right, groups)
+    assert np.add(familiar.weights, known.evidence.weights) == pytest.approx(alone.weights)
+    assert familiar.bias + known.evidence.bias == pytest.approx(alone.bias)
+    strange = [[0.0, 0.0, 0.0, 99.0]] * 2
+    found = confidence(strange, [-0.7], -0.1, known.evidence)
+    assert found == pytest.approx(confidence([[0.0] * 3] * 2, [-0.7], -0.1, alone))
