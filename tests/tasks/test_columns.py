@@ -205,6 +205,11 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "answer": 0.5}, ("0.5",)),
         ({"question": "Q?", "answer": [Decimal("0.50"), Decimal("7.00")]}, ("0.50", "7")),
         ({"question": "Q?", "choices": [], "answer": "a"}, ("a",)),
+        ({"question": "Q?", "answers.text": ["a", "b"], "answers.answer_start": [1]}, ("a", "b")),
+        ({"question": "Q?", "answer.value": "a", "answer.aliases": ["b"]}, ("a", "b")),
+        ({"question": "Q?", "answer": [True]}, ("yes", "true")),
+        ({"problem": "Q?", "answer": "So $x = \\boxed{\\frac{1}{2}}$."}, ("\\frac{1}{2}",)),
+        ({"instruction": "Q?", "input": "", "target": "a"}, ("a",)),
         ({"question": "Q?", "Options": [], "choices": None, "answer": "a"}, ("a",)),
     ],
 )
@@ -234,11 +239,76 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "choices": [4.0, 7.0, 9.0], "answer": 7.0},
         {"question": "Q?", "choices": ["4", "7", "9"], "answer": 1.0},
         {"question": "Q?", "options": {"A": "4", "B": "7", "C": "9"}, "answer": "B"},
+        {"question": "Q?", "options": ["A)4", "B)7", "C)9"], "answer": "7"},  # AQuA
+        {"question": "Q?", "options": ["(a) 4", "(b) 7", "(c) 9"], "answer": "B"},
+        {"question": "Q?", "options": ["4", "7", "9"], "answer": "B. 7"},
+        {"question": "Q?", "optionA": "4", "optionB": "7", "optionC": "9", "answer": "Option B"},
+        {"question": "Q?", "choices.text": [4, 7, 9], "choices.label": list("ABC"), "answer": "B"},
+        {"question": "Q?", "candidates": ["4", "7", "9"], "answer": 1},
     ],
 )
 def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -> None:
     found = one(fields)
     assert (found.choices, found.answers) == (("4", "7", "9"), ("B",))
+
+
+@pytest.mark.parametrize(
+    ("choices", "answer", "letter"),
+    [
+        (["True", "False"], True, "A"),
+        (["no", "yes"], False, "A"),
+        (["true", "false"], "False", "B"),
+        (["Paris", "Rome"], "rome.", "B"),
+    ],
+)
+def test_an_answer_is_read_as_a_response_would_be(
+    choices: list[str], answer: Any, letter: str
+) -> None:
+    assert one({"question": "Q?", "choices": choices, "answer": answer}).answers == (letter,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"choices": ["x", "y", "z"], "answer": ["A", "C"]}, "has 2 right choices; write one, or"),
+        ({"choices": ["x", "y", "z"], "answer": "A, C"}, "is none of the choices"),
+        (
+            {"answers": [{"text": "x", "is_correct": False}, {"text": "y", "is_correct": True}]},
+            'has wrong answers, too; .* or all as "choices"',
+        ),
+        ({"instruction": "Translate.", "input": "x", "answer": "y"}, "could be the question"),
+    ],
+)
+def test_what_is_meant_otherwise_is_refused(fields: dict[str, Any], message: str) -> None:
+    question = {} if "input" in fields else {"question": "Q?"}
+    with pytest.raises(DataError, match=message):
+        one(question | fields)
+
+
+@pytest.mark.parametrize("spelt", ["nan", "NaN", "<NA>", "null", " "])
+def test_a_cell_for_a_missing_value_is_no_answer(spelt: str, tmp_path: Path) -> None:
+    file = table(tmp_path / "own.csv", ["question", "answer"], ["Q?", spelt])
+    with pytest.raises(DataError, match='"answer" is missing or empty; add it'):
+        questions(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("own.csv", "| question | answer |\n|---|:--|\n| Q? | a |\n"),
+        ("own.json", '{"columns": ["question", "answer"], "index": [0], "data": [["Q?", "a"]]}'),
+        ("own.csv", 'question,answers.text,answers.answer_start\nQ?,"[""a""]",[0]\n'),
+    ],
+)
+def test_tables_of_markdown_and_pandas_are_read(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert [(q.text, q.answers) for q in questions(tmp_path / name)] == [("Q?", ("a",))]
+
+
+@pytest.mark.parametrize("cell", ["a; b", "a|b", "a | b"])
+def test_several_texts_in_one_cell_are_refused(cell: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r'may be several texts: .*; write a list: \["a", "b"\]'):
+        questions(table(tmp_path / "own.csv", ["question", "answers"], ["Q?", cell]))
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,12 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     """
     said = spoken(text)
     for part in marked(said):
-        if letter := _named(part, choices):
+        if letter := named(part, choices):
             return _offered(letter, choices)
     first, *others = [*lines(said)] or [""]
     if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
         return None  # a list of the options
-    letter = _named(first, choices, marked=False) or (None if others else _alone(first, choices))
+    letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
     return _offered(letter, choices)
 
 
@@ -73,7 +73,7 @@ def _begins_option(line: str) -> bool:
     return re.match(r"\W*[A-Ja-j][).:]", line) is not None
 
 
-def _named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | None:
+def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | None:
     """Return the letter of the option that a part names; unmarked, nothing else may be in it."""
     part = re.sub(r"\\(?:boxed|fbox|[a-z]*text[a-z]*|math[a-z]+)\s*(?=\{)|\\(?=[(\[)\]])", "", part)
     options = [_bare(choice) for choice in choices]

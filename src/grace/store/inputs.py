@@ -31,9 +31,14 @@ BOM = b"\xef\xbb\xbf"
 HUB = "hf:"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
-QUESTION = ("question", "query", "prompt", "input", "problem", "questionstem", "questiontext")
+QUESTION = (
+    *("question", "query", "prompt", "input", "instruction", "problem"),
+    *("questionstem", "questiontext"),
+)
 ROWS = {*QUESTION, "response", "messages", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
+MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A")
+"""Cells without a value, as pandas, databases and Excel write them."""
 SEPARATORS = ",;\t|"
 SPLIT_NAMES = ("train", "validation", "test")
 Choose = Callable[[Sequence[str]], Sequence[str]]
@@ -232,6 +237,8 @@ def _inner_rows(value: Any) -> list[Any]:
         return [row for item in value for row in _inner_rows(item)]
     if not isinstance(value, dict):
         return []
+    if isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):
+        return [dict(zip(value["columns"], cells, strict=False)) for cells in value["data"]]
     if not _is_row(value):
         return [row for part in value.values() for row in _inner_rows(part)]
     columns = list(value.values())
@@ -323,7 +330,7 @@ def _csv_rows(
 
 
 def _cell(text: str) -> Untyped | None:
-    return Untyped(text) if text.strip() else None
+    return None if text.strip() in MISSING else Untyped(text)
 
 
 def _fitting(lines: Sequence[str], separator: str) -> tuple[int, int]:
@@ -347,7 +354,7 @@ def _records(table: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             ) from None
         if cells is None:
             return
-        if any(cells):
+        if any(cell.strip(" :-") for cell in cells):  # no blank line, no rule of Markdown
             yield where, cells
 
 

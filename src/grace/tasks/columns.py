@@ -23,7 +23,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.answers import LETTERS
+from grace.answers import LETTERS, options, yes_no
+from grace.answers.finding import boxed
 from grace.config import DataSettings
 from grace.errors import DataError
 from grace.records import Question
@@ -35,7 +36,7 @@ ANSWERS = (
     *("answers", "answer", "answerkey", "correctanswer", "target", "label", "gold"),
     *("possibleanswers", "cop", "correctoption", "answeridx", "answerindex"),
 )
-CHOICES = ("choices", "options", "endings")
+CHOICES = ("choices", "options", "endings", "candidates", "alternatives", "answerchoices")
 FAMILIES = ("", "option", "opt", "op", "choice", "alternative", "candidate", "ending")
 ANSWER_FAMILIES = ("answer", "ans", "sol")  # options only if the answer points at one
 WRONG = re.compile(r"(distractor|incorrect|wrong)(answer|option|choice)?s?")
@@ -43,7 +44,11 @@ OURS = ("question", "answers", "answer", "choices", "id", "split", "group", "met
 SHAPES = ("label", "id", "key", "letter"), ("text", "stem", "value", "content", "question")
 _MEMBER = re.compile(r"(.*?)[\s_-]*([a-j]|\d)", re.IGNORECASE | re.DOTALL)
 _LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
+_OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,9}(?:\.0+)?")
+
+
+_FLATTENED = re.compile(rf"({'|'.join((*QUESTION, *ANSWERS, *CHOICES))})\.\w+", re.IGNORECASE)
 
 
 class Unanswered(DataError):
@@ -99,7 +104,7 @@ def question_rows(
         row = SourceRow(where, fields)
         row.source, row.data = str(source), data
         if number == 0:
-            flat = _flat(fields, data)
+            flat = _flat(row, data)
             columns = _find(_filled(flat), data, where, flat)
             answers = columns.answers or _pick(ANSWERS, list(flat), data.answer_field, "", where)
             columns = columns._replace(answers=answers)
@@ -110,7 +115,7 @@ def question_rows(
 def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) -> Question:
     """Return the question of a row; without `graded` it may lack the answers."""
     where, data = row.where, data or DataSettings()
-    fields = _flat(row.fields, data)
+    fields = _flat(row, data)
     columns = _find(_filled(fields), data, where, fields)
     if not columns.choices:
         _refuse_unread_choices(fields, columns, where)
@@ -147,7 +152,7 @@ def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
 
 def read_options(row: Row) -> tuple[str, ...]:
     """Return the options of a row's question, () for an open one."""
-    fields = _flat(row.fields, DataSettings())
+    fields = _flat(row, DataSettings())
     names = _filled(fields)
     columns = Columns("", _pick(ANSWERS, names, "", "", row.where), ())
     found, wrong = _option_columns(names, row.where, columns.answers, fields)
@@ -160,8 +165,22 @@ def row_id(row: Row) -> str:
     return "" if name is None else _text(name, f'{row.where}: "id"')
 
 
-def _flat(fields: dict[str, Any], data: DataSettings) -> dict[str, Any]:
-    """Return a row's fields with those of a question that is an object, as in the raw ARC."""
+def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
+    """Return a row's fields with those of a question that is an object, as in the raw ARC.
+
+    Columns such as choices.text, as pandas flattens objects, are one object again.
+    """
+    fields = row.fields
+    parts = {name: name.split(".", 1) for name in fields if _FLATTENED.fullmatch(name)}
+    if parts:
+        fields = {name: value for name, value in fields.items() if name not in parts} | {
+            whole: {
+                key: _spelt(fields[name], f'{row.where}: "{name}"')
+                for name, (of, key) in parts.items()
+                if of == whole
+            }
+            for whole, _ in parts.values()
+        }
     for name, value in fields.items():
         if isinstance(value, dict) and (name == data.question_field or plain(name) in QUESTION):
             key = _key(value, SHAPES[1])
@@ -181,7 +200,7 @@ def _filled(fields: dict[str, Any]) -> list[str]:
     return [
         name
         for name, value in fields.items()
-        if not (value is None or (plain(name) in CHOICES and _is_empty(value)))
+        if not (value is None or (plain(name) in (*CHOICES, *QUESTION) and _is_empty(value)))
     ]
 
 
@@ -273,6 +292,8 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _may_be_options(name: str, names: Sequence[str]) -> bool:
     """Return whether the column of a table may hold options, one or all of them."""
+    if _FLATTENED.fullmatch(name):
+        return True
     listed = plain(name) in CHOICES or WRONG.fullmatch(plain(name)) is not None
     return listed or any(name in members for members in _families(names).values())
 
@@ -407,16 +428,28 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
     if (
         isinstance(value, Untyped)
         and plain(name).endswith("answers")
-        and re.search(r"\S;\s*\S", value)
+        and re.search(r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]", value)
     ):
         raise DataError(f'{what} may be several texts: {_shown(value)}; write a list: ["a", "b"]')
     if isinstance(value, str):
-        return _spelt(value.rpartition("\n#### ")[2], what)
+        last = value.rpartition("\n#### ")[2]
+        return _spelt(next(iter(boxed(value)), last), what)
+    if isinstance(value, list) and any(isinstance(v, dict) and _is_flagged(v) for v in value):
+        raise DataError(
+            f'{what} has wrong answers, too; write the right ones, or all as "choices" and the '
+            'letter of the right one as "answer"'
+        )
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], bool):
+        return value[0]
     parts = [_accepted(part) for part in value] if isinstance(value, list) else [_accepted(value)]
     if isinstance(value, list) or (isinstance(value, dict) and parts[0] is not value):
         flat = [text for part in parts for text in (part if isinstance(part, list) else [part])]
         return list(dict.fromkeys(flat)) if any(isinstance(p, list) for p in parts) else flat
     return value
+
+
+def _is_flagged(value: dict[str, Any]) -> bool:
+    return any(flag is False and plain(name).endswith("correct") for name, flag in value.items())
 
 
 def _accepted(value: Any) -> Any:
@@ -460,6 +493,11 @@ def _choices(
         labels = [label for label, text in value.items() if text is not None]
         value = [value[label] for label in labels]
     choices = _texts(value, what)
+    own = [_OWN_LETTER.match(text) for text in choices]
+    if [match and match[1].upper() for match in own] == [*LETTERS[: len(choices)]]:
+        choices = tuple(
+            text[match.end() :] for text, match in zip(choices, own, strict=True) if match
+        )
     if not 2 <= len(choices) <= len(LETTERS):
         count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
         example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
@@ -487,7 +525,7 @@ def _whole(value: Any) -> int | None:
 def _counts(row: Row, data: DataSettings) -> tuple[int, int] | None:
     """Return the number that a row's answer must be, as it is no choice, and how many there are."""
     with contextlib.suppress(DataError):
-        fields = _flat(row.fields, data)
+        fields = _flat(row, data)
         columns = _find(_filled(fields), data, row.where, fields)
         if columns.choices and columns.answers and not columns.wrong:
             choices, labels = _choices(fields, columns, row.where)
@@ -532,6 +570,14 @@ def _right_letter(
 ) -> str:
     if isinstance(answer, list) and (len(answer) == 1 or columns.wrong):
         answer = answer[0]
+    if isinstance(answer, list):
+        raise DataError(
+            f'{row.where}: "{columns.answers}" has {len(answer)} right choices; write one, or '
+            "leave the choices out and accept several texts"
+        )
+    if isinstance(answer, bool):
+        said = {yes_no.canonical(choice): choice for choice in reversed(choices)}
+        answer = said.get("yes" if answer else "no", str(answer))
     text = _text(answer, f'{row.where}: "{columns.answers}"')
     letters = LETTERS[: len(choices)]
     if text in labels:
@@ -550,6 +596,8 @@ def _right_letter(
         # A number written as a text is an index only if it is no choice, or others are.
         elif not (meant and isinstance(answer, str) and first is None):
             meant |= {number - (first or 0)} & set(range(len(choices)))
+    elif not meant and (letter := options.named(text, choices, marked=False)):
+        meant = {letters.find(letter)} - {-1}  # "B. Paris", "Option B", "paris"
     if len(meant) != 1:
         problem = problem or (
             "could mean more than one choice" if meant else "is none of the choices"
