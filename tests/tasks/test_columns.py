@@ -411,9 +411,6 @@ def test_a_text_in_brackets_is_refused_until_it_is_written_as_the_message_says(
     assert one({"question": "Q?", "answer": "{x | x > 0}"}).answers == ("{x | x > 0}",)
     with pytest.raises(DataError, match="cannot be read"):  # a broken structure of Parquet
         one({"question": "Q?", "answer": "{'text': array(['x'], dtype=object)}"})
-    table(file, ["question", "answers"], ["Q?", "x; y"])
-    with pytest.raises(DataError, match=r'may be several texts: x; y; write a list: \["a", "b"\]'):
-        questions(file)
 
 
 def test_semicolons_quotes_and_line_ends_of_a_spreadsheet_are_read(tmp_path: Path) -> None:
