@@ -99,8 +99,14 @@ BAD_LINES = [
         "'C' is none of the choices; write its letter A-B",
     ),
     ('{"question": "q", "choices": ["x", "y"], "answer": 3}', "3 is none of the choices"),
-    ('{"question": "q", "choices": ["x", "y"], "answer": true}', '"answer" is True; write a text'),
-    ('{"question": "q", "choices": ["x", "y"], "answers": ["A", "B"]}', r"\['A', 'B'\]"),
+    (
+        '{"question": "q", "choices": ["x", "y"], "answer": true}',
+        "'True' is none of the choices",
+    ),
+    (
+        '{"question": "q", "choices": ["x", "y"], "answers": ["A", "B"]}',
+        "has 2 right choices; write one",
+    ),
     ('{"question": "q", "choices": ["B", "A"], "answer": "A"}', "'A' could mean more than one"),
     ('{"question": "q", "choices": [1, 2, 3], "answer": 1}', "1 could mean more than one choice"),
     (

@@ -196,11 +196,18 @@ def _key(value: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _filled(fields: dict[str, Any]) -> list[str]:
-    """Return the columns with a value; an empty list of choices is none, as of an open question."""
+    """Return the columns with a value; an empty list of choices is none, as of an open question.
+
+    Nor is an empty question beside another one: an instruction without an input.
+    """
+    asked = [name for name in fields if plain(name) in QUESTION]
+    empty = {name for name in asked if _is_empty(fields[name])}
     return [
         name
         for name, value in fields.items()
-        if not (value is None or (plain(name) in (*CHOICES, *QUESTION) and _is_empty(value)))
+        if value is not None
+        and not (plain(name) in CHOICES and _is_empty(value))
+        and not (name in empty and len(empty) < len(asked))
     ]
 
 
