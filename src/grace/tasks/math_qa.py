@@ -20,7 +20,7 @@ _OPTION = re.compile(r"(?:^|,)[\s\[\"']*([a-e])\s*\)")
 def parse(row: Row) -> Question | None:
     """Return the question of a row, None for the few rows whose options cannot be told apart."""
     text = row.fields["Problem"].strip()
-    choices = parse_options(row.fields["options"])
+    choices = parse_options(str(row.fields["options"]))  # also a list, as a cell spells it
     right = "abcde".find(row.fields["correct"].strip().lower() or "?")
     if len(choices) < 2 or not 0 <= right < len(choices):
         return None
