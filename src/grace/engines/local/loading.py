@@ -29,6 +29,8 @@ from grace.progress import say
 from grace.store import AGAIN, ROWS, is_run, read_card, read_object
 
 MOST_LAYERS = 10_000  # of a folder without safetensors
+# what is built; max_window_layers (28 unless told otherwise) only says which of them differ
+LAYERS = re.compile(r"n_layers?|layers|num_(hidden_|encoder_|decoder_)?layers|(en|de)coder_layers")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -269,7 +271,7 @@ def _check_layers(folder: Path) -> None:
     for part in parts:
         parts += [value for value in part.values() if isinstance(value, dict)]
         for name, count in part.items():
-            if re.search(r"(^|_)layers?$", name) and isinstance(count, int) and count > most:
+            if LAYERS.fullmatch(name) and isinstance(count, int) and count > most:
                 have = f"{tensors} tensors" if tensors else "no weights"
                 raise ModelError(
                     f"{folder / 'config.json'}: {name} is {count:,}, and the folder has {have}; "
