@@ -33,6 +33,7 @@ COMMANDS = (
     "demo",
     "run",
     "ask",
+    "fit",
     "score",
     "grade",
     "measure",

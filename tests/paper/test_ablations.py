@@ -20,6 +20,7 @@ from grace.engines import Sampling
 from grace.methods.paper.examples import Example, collate
 from grace.methods.paper.lora import add_lora, light_rows
 from grace.methods.paper.loss import log_confidences, losses
+from grace.records import is_whole
 
 VARIANTS = ("sft", "pre", "disc", "feed")
 BATCH = [Example("a", (9, 10, 11), (12, 13), 0.3), Example("b", (14,), (15,), 0.95)]
@@ -166,7 +167,7 @@ def test_training_scoring_and_generating_read_the_same_c_of_a_saved_adapter(
     prompts = tiny_models.prompts(engine.tokenizer, 8)
     for sampling in (Sampling(max_new_tokens=20), Sampling(4, 1.0, max_new_tokens=20)):
         for number, generations in engine.generate(prompts, sampling):
-            ended = [got for got in generations if got.finish_reason == "stop"]
+            ended = [got for got in generations if is_whole(got)]
             responses = [got.token_ids for got in ended]
             scored = engine.confidences([prompts[number]] * len(ended), responses)
             assert scored == pytest.approx([got.confidence for got in ended], abs=1e-5)

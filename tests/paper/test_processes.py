@@ -59,7 +59,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     [
         {"variant": "grace"},
         {"variant": "feed", "name": "llama_tied"},
-        {"micro_batch_size": 2, "keep": "best", "batch_size": 6},
+        {"micro_batch_size": 2, "batch_size": 6},
     ],
     ids=["predict", "feed-tied", "accumulated-best"],
 )
@@ -72,7 +72,7 @@ def test_two_processes_take_the_steps_of_one(options: dict[str, Any], tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"keep": "last"}, {"keep": "best", "micro_batch_size": 2}])
+@pytest.mark.parametrize("options", [{}, {"micro_batch_size": 2}])
 def test_sharded_weights_take_the_same_steps_and_resume(
     options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -34,14 +34,14 @@ def stop_after(step: int) -> Any:
 
 @pytest.fixture
 def whole(train: Any) -> dict[str, bytes]:
-    return contents(train("llama_untied", folder="whole", save_every=2, keep="best").adapter)
+    return contents(train("llama_untied", folder="whole", save_every=2).adapter)
 
 
 @pytest.mark.parametrize("step", range(1, 7))
 def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
     step: int, train: Any, whole: dict[str, bytes]
 ) -> None:
-    options = {"folder": "cut", "save_every": 2, "keep": "best"}
+    options = {"folder": "cut", "save_every": 2}
     with pytest.raises(Killed):
         train("llama_untied", on_step=stop_after(step), **options)
     steps: list[int] = []
@@ -52,7 +52,7 @@ def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
 
 @pytest.mark.parametrize("micro", [3])
 def test_a_run_with_micro_batches_resumes_too(micro: int, train: Any) -> None:
-    options = {"save_every": 2, "micro_batch_size": micro, "balance": "sampler"}
+    options = {"save_every": 2, "micro_batch_size": micro}
     first = contents(train(folder="whole", **options).adapter)
     with pytest.raises(Killed):
         train(folder="cut", on_step=stop_after(5), **options)
@@ -62,13 +62,13 @@ def test_a_run_with_micro_batches_resumes_too(micro: int, train: Any) -> None:
 def test_a_kill_while_a_checkpoint_is_written_falls_back_to_the_one_before(
     train: Any, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"folder": "cut", "save_every": 2, "keep": "best"}
+    options = {"folder": "cut", "save_every": 2}
     real = checkpoints.commit
 
-    def killed(root: Path, step: int, best: int | None) -> None:
+    def killed(root: Path, step: int) -> None:
         if step == 4:
             raise Killed
-        real(root, step, best)
+        real(root, step)
 
     monkeypatch.setattr(checkpoints, "commit", killed)
     with pytest.raises(Killed):
@@ -85,7 +85,6 @@ def test_a_finished_run_writes_the_same_bytes_without_training_again(
         "llama_untied",
         folder="whole",
         save_every=2,
-        keep="best",
         on_step=lambda *a: steps.append(a[0]),
     )
     assert steps == []

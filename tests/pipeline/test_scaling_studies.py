@@ -31,7 +31,7 @@ def study(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         config["settings"]["report"]["name"] = name
         if name == "gentle":
             config["settings"]["report"]["estimators"] = ["grace"]
-            config["settings"]["train"]["gamma"] = 0.5
+            config["settings"]["paper"]["gamma"] = 0.5
         (path / folder / "config.json").write_text(json.dumps(config))
     (path / "config.json").write_text(json.dumps(config | {"study": {}}))
     scale_runs(path, CHOSEN)

@@ -161,7 +161,8 @@ def report(
 def train(path: RunPath) -> None:
     """Train the paper's method on several GPUs, started by torchrun or accelerate launch.
 
-    The stages of the run up to `features` must be done. Interrupted training resumes.
+    The stages of the run up to `features` must be done. Interrupted training
+    resumes.
     """
     from grace.pipeline.processes import train_together
 
