@@ -3,9 +3,11 @@
 Prints questions per second with the shared prefix / without, measured in one run in which the sides
 take turns, for sampling, for scoring responses, for their features and for training steps; the
 responses must be the same. Also prints sampling with room in the KV cache / with a KV cache that is
-copied at every step.
+copied at every step, and scoring with the logits of a few positions at a time / of all positions
+of a batch. `--vocabulary` adds random rows, and answers of random tokens and lengths are scored.
 
     python bench/prefix.py
+    python bench/prefix.py --only chunks --vocabulary 151936 --max-new-tokens 256
     python bench/prefix.py --model DIR --questions FILE.jsonl --template "{question}"
 """
 
@@ -51,12 +53,13 @@ def questions(path: Path | None, count: int) -> list[Question]:
 
 
 @contextlib.contextmanager
-def without(what: str) -> Iterator[None]:
-    """Turn off the shared prefix, or the room in the KV cache."""
+def without(what: str, engine: TransformersEngine) -> Iterator[None]:
+    """Turn off the shared prefix, the room in the KV cache, or the head in chunks of positions."""
     place: Any
     place, name, off = {
         "prefix": (forward, "SHORTEST", 10**9),
         "room": (RoomyLayer, "update", DynamicLayer.update),
+        "chunks": (engine.forward, "apart", False),
     }[what]
     usual = getattr(place, name)
     setattr(place, name, off)
@@ -64,11 +67,13 @@ def without(what: str) -> Iterator[None]:
     setattr(place, name, usual)
 
 
-def ratio(work: Callable[[], Any], count: int, rounds: int, what: str) -> tuple[float, float]:
+def ratio(
+    work: Callable[[], Any], count: int, rounds: int, what: str, engine: TransformersEngine
+) -> tuple[float, float]:
     """Return the questions per second with `what`, and the median ratio to those without."""
 
     def slowly() -> None:
-        with without(what):
+        with without(what, engine):
             work()
 
     fast, slow = (
@@ -81,13 +86,20 @@ def ratio(work: Callable[[], Any], count: int, rounds: int, what: str) -> tuple[
 def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> Any:
     """Return the responses, which must be the same either way, and c within 1e-5."""
     fast = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
-    with without("prefix"), without("room"):
+    with without("prefix", engine), without("room", engine):
         slow = [made for _, (made,) in sorted(engine.generate(prompts, sampling))]
     assert [made.token_ids for made in fast] == [made.token_ids for made in slow], "other tokens"
     pairs = zip(fast, slow, strict=True)
     apart = [abs(a.confidence - b.confidence) for a, b in pairs if a.confidence is not None]
     print(f"same tokens; c differs by at most {max(apart, default=0):.1e}")
     return [made.token_ids for made in fast]
+
+
+def random_answers(vocabulary: int, count: int, longest: int) -> list[list[int]]:
+    """Return answers of random tokens, whose lengths differ as those of real ones do."""
+    draw = np.random.default_rng(0)
+    lengths = np.exp(draw.uniform(0, np.log(longest), count)).astype(int)
+    return [draw.integers(0, vocabulary, n).tolist() for n in lengths]
 
 
 def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses: Any) -> Any:
@@ -123,9 +135,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=16)
+    parser.add_argument("--vocabulary", type=int, help="rows of the vocabulary, random ones added")
     parser.add_argument("--only", nargs="+", help="what to measure; default: everything")
     arguments = parser.parse_args()
     made = TransformersEngine.load(resolve_model(arguments.model))
+    if arguments.vocabulary:
+        made.model.resize_token_embeddings(arguments.vocabulary, mean_resizing=False)
     cnf = add_cnf(made.model, made.tokenizer, head="linear")
     engine = TransformersEngine(made.model, made.tokenizer, stops=stop_ids(made.tokenizer, ["\n"]))
     drawn = questions(arguments.questions, arguments.shots + arguments.count)
@@ -134,7 +149,10 @@ def main() -> None:
     chats = [conversation(task, question, data, shots) for question in asked]
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
     sampling = Sampling(max_new_tokens=arguments.max_new_tokens)
-    responses = check(engine, prompts, sampling)
+    if arguments.vocabulary:
+        responses = random_answers(arguments.vocabulary, len(prompts), arguments.max_new_tokens)
+    else:
+        responses = check(engine, prompts, sampling)
     lengths = [np.mean(list(map(len, some))) for some in (prompts, responses)]
     print(
         f"{lengths[0]:.0f} tokens a prompt, {forward.shared(prompts)} shared; {lengths[1]:.1f} said"
@@ -144,13 +162,14 @@ def main() -> None:
         ("sampling", "room", lambda: lambda: list(engine.generate(prompts, sampling))),
         ("scoring", "prefix", lambda: lambda: engine.confidences(prompts, responses)),
         ("log-probabilities", "prefix", lambda: lambda: engine.logprobs(prompts, responses)),
+        ("chunks", "chunks", lambda: lambda: engine.logprobs(prompts, responses)),
         ("features", "prefix", lambda: lambda: engine.features(prompts, responses)),
         ("training", "prefix", lambda: training(engine, cnf, prompts, responses)),  # changes it
     ):
         if arguments.only and name not in arguments.only:
             continue
         work = make()
-        speed, times = ratio(work, len(prompts), arguments.rounds, what)
+        speed, times = ratio(work, len(prompts), arguments.rounds, what, engine)
         print(
             f"{name}: {speed:.1f} questions/s, {times:.2f} times those without {what}", flush=True
         )

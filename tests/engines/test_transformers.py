@@ -456,7 +456,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(tiny, monkeypatch):
 
 
 def limit_rows(monkeypatch, rows, error):
-    call, states = decoding.Forward.__call__, decoding.Forward.states
+    call, decoded = decoding.Forward.__call__, decoding.Forward._decoded
 
     def limited(method):
         def wrapper(self, ids, *args, **kwargs):
@@ -468,7 +468,7 @@ def limit_rows(monkeypatch, rows, error):
 
     monkeypatch.undo()
     monkeypatch.setattr(decoding.Forward, "__call__", limited(call))
-    monkeypatch.setattr(decoding.Forward, "states", limited(states))
+    monkeypatch.setattr(decoding.Forward, "_decoded", limited(decoded))
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_the_lengths(tiny):

@@ -6,15 +6,18 @@ where left padding would put them. Every row then has the same number of columns
 the last ones, and masks, positions and the distances of sliding windows are those of the batch
 without a shared prefix.
 
-Shapes: B sequences in a batch, L padded length, P shared tokens, C columns left, D hidden size (of
-a head in the cache).
+Shapes: B sequences in a batch, L padded length, P shared tokens, C columns left, K kept ones of
+them, N kept positions of a batch, V vocabulary, E tokens that are read, D hidden size (of a head in
+the cache).
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +32,7 @@ SHORTEST = 16  # shared tokens that are worth a call of their own
 PROBED = 8  # tokens on which an output head is measured
 NEAR = 64  # products of its rows and their states that are measured, the smallest
 CLOSE = 0.01  # relative difference up to which two of its measures are the same
+SAME = 1e-3  # relative difference up to which logits are those of the whole model
 
 
 def cache_argument(model: Any) -> str:
@@ -87,9 +91,9 @@ class Forward:
             extra["logits_to_keep"] = keep
         out = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=use_cache, **extra)
         logits_BKV = out.logits[:, -keep:].float()
-        if self._rows is not None and self._taps is not None:
-            seen_BKH = self._taps(self._rows.layer, keep)
-            logits_BKV[..., self._read] += (seen_BKH @ self._rows.rows_EH.T).to(logits_BKV.device)
+        gains_BKE = self._gains(keep)
+        if gains_BKE is not None:
+            logits_BKV[..., self._read] += gains_BKE.to(logits_BKV.device)
         return logits_BKV, out[self._cache] if use_cache else None
 
     def distances(self, back: Sequence[int]) -> Tensor | None:
@@ -102,6 +106,73 @@ class Forward:
         seen_BKH = self._taps(self.ends.layer, max(back))
         return self.ends.distance(seen_BKH[range(len(back)), [-place for place in back]])
 
+    def logits(self, unread: Unread, kept_BK: Tensor, at_once: int) -> Iterator[Tensor]:
+        """Yield the float32 logits (N, V) of those of the last K columns that are marked.
+
+        Row by row, `at_once` positions at a time; a model whose head cannot be called alone
+        computes all columns first.
+        """
+        keep = kept_BK.shape[1]
+        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
+        if not self.apart:
+            cached = unread.cache is not None
+            logits_BKV, _ = self(*columns, keep=keep, cache=unread.cache, use_cache=cached)
+            for logits_KV, kept_K in zip(logits_BKV, kept_BK, strict=True):
+                yield from logits_KV[kept_K].split(at_once)
+            return
+        output = self._decoded(*columns, unread.cache)
+        states_ND = output.last_hidden_state[:, -keep:][kept_BK]
+        gains_BKE, head = self._gains(keep), self._after(type(output))
+        gains_NE = states_ND[:, :0] if gains_BKE is None else gains_BKE[kept_BK]
+        for some_ND, gain_NE in zip(states_ND.split(at_once), gains_NE.split(at_once), strict=True):
+            logits_NV = head(some_ND)
+            if gains_BKE is not None:
+                logits_NV[:, self._read] += gain_NE.to(logits_NV.device)
+            yield logits_NV
+
+    @functools.cached_property
+    @torch.inference_mode()
+    def apart(self) -> bool:
+        """Whether what follows the decoder can be called on states alone, as tried on a few."""
+        ids_1L = torch.arange(PROBED, device=self._base.get_input_embeddings().weight.device)[None]
+        wanted_1LV, _ = self(ids_1L, None, ids_1L, keep=PROBED)
+        output = self._decoded(ids_1L, None, ids_1L)
+        try:
+            logits_LV = self._after(type(output))(output.last_hidden_state[0])
+        except Exception:  # code of a model's own may need anything
+            return False
+        wanted_LV = wanted_1LV[0].to(logits_LV.device)
+        if self._rows is not None:
+            logits_LV[:, self._read] = wanted_LV[:, self._read]
+        return bool((logits_LV - wanted_LV).norm() <= SAME * wanted_LV.norm())
+
+    def _after(self, kind: type) -> Callable[[Tensor], Tensor]:
+        """Return what gives the float32 logits (N, V) of states (N, D): the model without decoder.
+
+        It is the model's own code, in a copy whose decoder returns an output of this kind with the
+        states, so whatever a model or an adapter does to states or logits is done.
+        """
+        decoder, model = copy.copy(self._decoder), copy.copy(self._base)
+        vars(model).pop("forward", None)  # one that an instance has would call the real decoder
+        model._modules = {
+            name: decoder if module is self._decoder else module
+            for name, module in self._base._modules.items()
+        }
+
+        def logits(states_ND: Tensor) -> Tensor:
+            decoder.forward = lambda *_, **__: kind(last_hidden_state=states_ND[None])
+            no_ids_1N = torch.zeros(1, len(states_ND), dtype=torch.long, device=states_ND.device)
+            logits_NV: Tensor = model(input_ids=no_ids_1N, use_cache=False).logits[0].float()
+            return logits_NV
+
+        return logits
+
+    def _gains(self, keep: int) -> Tensor | None:
+        """Return what the logits of the tokens that are read gain after a call, (B, K, E)."""
+        if self._rows is None or self._taps is None:
+            return None
+        return self._taps(self._rows.layer, keep) @ self._rows.rows_EH.T
+
     def states(
         self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
     ) -> Tensor:
@@ -109,11 +180,16 @@ class Forward:
 
         The columns follow those in the cache, which is extended by them.
         """
-        extra = self._given(positions_BL, cache)
-        states_BLD: Tensor = self._decoder(
-            input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
-        ).last_hidden_state
+        states_BLD: Tensor = self._decoded(ids_BL, mask_BL, positions_BL, cache).last_hidden_state
         return states_BLD
+
+    def _decoded(
+        self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
+    ) -> Any:
+        extra = self._given(positions_BL, cache)
+        return self._decoder(
+            input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
+        )
 
     def _given(self, positions_BL: Tensor, cache: Any) -> dict[str, Any]:
         given = {"position_ids": positions_BL} if self._positions else {}

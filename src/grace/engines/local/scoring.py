@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.cnf import count_rows, end_log_prob, find_readout, unread_end, without
+from grace.cnf import count_rows, find_readout
 from grace.engines import LAST, Features, Ids, LayerStates, StepStates
 from grace.engines.base import BaseEngine, check_contexts
 from grace.engines.local.batching import group, run_batches
@@ -30,6 +30,7 @@ from grace.records import Generation, is_whole
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
+LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}  # of the positions that are read together
 
 
 class LocalScorer(BaseEngine):
@@ -89,7 +90,7 @@ class LocalScorer(BaseEngine):
         columns = list(tokens)
 
         def run(batch: list[int]) -> list[np.ndarray]:
-            logits_BV = self._last_logits([contexts[i] for i in batch], keep=1)[:, -1]
+            logits_BV = self._last_logits([contexts[i] for i in batch])
             total_B1 = logits_BV.logsumexp(-1, keepdim=True)
             return list((logits_BV[:, columns] - total_B1).exp().cpu().numpy())
 
@@ -154,37 +155,57 @@ class LocalScorer(BaseEngine):
         return responses
 
     @torch.inference_mode()
-    def _last_logits(self, contexts: Sequence[Ids], keep: int) -> torch.Tensor:
-        """Return float32 logits at the last `keep` positions, shape (B, keep, V)."""
-        unread = begin(self.forward, contexts, self.device, keep)
+    def _last_logits(self, contexts: Sequence[Ids]) -> torch.Tensor:
+        """Return float32 logits after each context, shape (B, V)."""
+        unread = begin(self.forward, contexts, self.device, keep=1)
         columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
         cached = unread.cache is not None
-        logits_BKV = self.forward(*columns, keep=keep, cache=unread.cache, use_cache=cached)[0]
-        numbers(logits_BKV[:, -1])
-        return logits_BKV
+        return numbers(self.forward(*columns, cache=unread.cache, use_cache=cached)[0][:, -1])
 
     def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
-        fed = self.reader.fed
+        fed, apart = self.reader.fed, self.forward.apart
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, given=True)
-        longest = max(map(len, responses), default=0)
+        longest = 1 if apart else max(map(len, responses), default=0) + 1 + len(fed)
 
         def run(batch: list[int]) -> list[Scored]:
-            keep = max(len(responses[i]) for i in batch) + 1 + len(fed)
-            logits_BKV = self._last_logits([contexts[i] for i in batch], keep=keep)
-            steps = [len(responses[i]) + 1 + len(fed) for i in batch]
-            away_B = self.forward.distances(steps)
-            distances = [None] * len(batch) if away_B is None else away_B.tolist()
-            return [
-                score(logits_KV[keep - count :], responses[i], self.reader, distance)
-                for i, logits_KV, count, distance in zip(
-                    batch, logits_BKV, steps, distances, strict=True
-                )
-            ]
+            some = [responses[i] for i in batch]
+            return self._score([contexts[i] for i in batch], some)
 
-        yield from run_batches(self._group(contexts, keep=longest + 1 + len(fed)), run, contexts)
+        yield from run_batches(self._group(contexts, keep=longest), run, contexts)
+
+    @torch.inference_mode()
+    def _score(self, contexts: Sequence[Ids], responses: Sequence[Ids]) -> list[Scored]:
+        """Score a batch: the states of all positions at once, the logits of a few at a time."""
+        extra = 1 + len(self.reader.fed)
+        counts = [len(response) + extra for response in responses]
+        unread = begin(self.forward, contexts, self.device, keep=max(counts))
+        place_K = torch.arange(max(counts), 0, -1, device=self.device)
+        kept_BK = place_K <= torch.tensor(counts, device=self.device)[:, None]
+        padded = [token for response in responses for token in (*response, *[0] * extra)]
+        at_once = max(1, LOGITS_AT_ONCE.get(self.device.type, 2**24) // count_rows(self.model))
+        parts: list[list[Tensor]] = []
+        rest_N = torch.tensor(padded, device=self.device)
+        for logits_NV in self.forward.logits(unread, kept_BK, at_once):
+            next_N, rest_N = rest_N[: len(logits_NV)], rest_N[len(logits_NV) :]
+            parts.append(read_steps(logits_NV, next_N.to(logits_NV.device), self.reader))
+        columns = [
+            torch.split(numbers(torch.cat(part)).cpu(), counts) for part in zip(*parts, strict=True)
+        ]
+        away_B = self.forward.distances(counts)
+        away = [[]] * len(counts) if away_B is None else away_B[:, None].tolist()
+        scored = zip(map(len, responses), away, *columns, strict=True)
+        return [
+            Scored(
+                logprobs=next_K[:n].tolist(),
+                end_logprob=float(end_K[n]),
+                end=float(unread_K[n]),
+                readings=[[*one, *far] for one in readings_KQ.tolist()] if self.readout else [],
+            )
+            for n, far, next_K, end_K, unread_K, readings_KQ in scored
+        ]
 
     def _group(
         self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
@@ -201,33 +222,32 @@ class LocalScorer(BaseEngine):
 
 
 @torch.inference_mode()
-def score(
-    logits_KV: Tensor, response: Ids, reader: Reader, distance: float | None = None
-) -> Scored:
-    """Score one response from the logits of its steps, its end, and `<CNF>` if that was fed.
+def read_steps(logits_NV: Tensor, next_N: Tensor, reader: Reader) -> list[Tensor]:
+    """Return log-probabilities of next token and end, of the end without read tokens, and readings.
 
-    `distance` is that of its prompt's end from those of training, if it is known.
-
-    If the tokens that are read are never drawn, the log-probabilities are those of a model without
-    them.
+    The last have shape (N, Q), the others (N,). If the tokens that are read are never drawn, the
+    log-probabilities are those of a model without them. The logits are overwritten.
     """
-    readout, num_tokens, readings = reader.readout, len(response), list[list[float]]()
-    last_V = logits_KV[num_tokens]
-    if readout is None:
-        end = float(end_log_prob(last_V, reader.stops))
-    else:
-        read_KE = logits_KV[:, list(readout.ids)]
-        readings = readout.readings(read_KE, logits_KV.logsumexp(-1)).tolist()
-        if distance is not None:
-            readings = [[*one, distance] for one in readings]
-        end = float(unread_end(last_V, reader.stops, readout))
-        if reader.banned:
-            logits_KV = without(logits_KV, readout)
-    end_logprob = float(end_log_prob(logits_KV[num_tokens], reader.stops))
-    tokens_K = torch.tensor(response, dtype=torch.long, device=logits_KV.device)
-    steps_KV = logits_KV[:num_tokens]
-    chosen_K = steps_KV.gather(1, tokens_K[:, None])[:, 0] - steps_KV.logsumexp(-1)
-    return Scored(chosen_K.tolist(), end_logprob, end, readings)
+    readout, stops = reader.readout, list(reader.stops)
+    read = list(readout.ids) if readout else []
+    read_NE = logits_NV[:, read]
+    if reader.banned:
+        logits_NV[:, read] = -torch.inf
+    next_N = logits_NV.gather(1, next_N[:, None])[:, 0]
+    end_N = logits_NV[:, stops].logsumexp(-1)
+    logits_NV[:, read] = -torch.inf
+    unread_N = logits_NV[:, stops].logsumexp(-1)
+    rest_N = _total(logits_NV)
+    total_N = torch.logaddexp(rest_N, read_NE.logsumexp(-1))
+    drawn_N = rest_N if reader.banned else total_N
+    readings_NQ = readout.readings(read_NE, total_N) if readout else read_NE
+    return [next_N - drawn_N, end_N - drawn_N, unread_N - rest_N, readings_NQ]
+
+
+def _total(logits_NV: Tensor) -> Tensor:
+    """Return the log-sum-exp, (N,), in place: memory for a copy takes longer than the sum."""
+    top_N1 = logits_NV.amax(-1, keepdim=True)
+    return top_N1[:, 0] + logits_NV.sub_(top_N1).exp_().sum(-1).log_()
 
 
 @torch.inference_mode()
