@@ -239,6 +239,7 @@ def test_what_is_thought_is_not_graded():
     said = "<think>\nSo Answer: A? Hmm no, B.\n</think>\n\nAnswer: B"
     assert read(said, "choice") == "B"
     assert read("<think>Answer: 5? No, 7.</think>\n\nAnswer: 7", "number") == "7"
+    assert read("<think>It ends with </think> Answer: A</think>\n\nB", "choice") == "B"
 
 
 def test_what_votes_count_is_what_the_grader_compares() -> None:

@@ -49,6 +49,7 @@ def test_a_dropped_sample_has_no_answer_and_costs_the_tokens_up_to_there():
         {"grace": [[0.9, 0.2, 0.8]]},
         [[[0.1, 0.5, 0.6], [0.9, 0.3, 0.9], [0.5, 0.5]]],
     )
+    assert made.lowest_right().tolist() == [0.5]  # c before the first token drops nothing
     left = made.dropped(0.4, 3)
     assert left.answer_QS.tolist() == [[0, -1, 0]]
     assert left.tokens_QS.tolist() == [[3, 2, 2]]  # the token chosen at the low step was drawn

@@ -52,9 +52,10 @@ def test_a_torn_last_line_is_cut_off(table, cut):
     assert table.path.read_bytes() == whole
 
 
-def test_rows_of_another_plan_are_dropped(table):
+@pytest.mark.parametrize("units", [[["a"], ["b"]], [["y", "x"]]], ids=["others", "other order"])
+def test_rows_of_another_plan_are_dropped(units, table):
     table.append(rows("x", "y"))
-    assert table.resume([["a"], ["b"]]) == 0
+    assert table.resume(units) == 0
     assert table.read() == []
 
 
@@ -114,12 +115,13 @@ def test_a_file_system_without_locks_is_told_as_such(tmp_path, monkeypatch):
         pass
 
 
-def test_a_manifest_marks_a_stage_as_done_and_notices_changes(tmp_path):
+@pytest.mark.parametrize("read", [True, False], ids=["inputs", "outputs"])
+def test_a_manifest_marks_a_stage_as_done_and_notices_changes(read, tmp_path):
     run = RunDir(tmp_path)
     grades = run.split("test").grades
     grades.write([Grade("a#0", "a", True, "x")])
     assert not run.done("grade")
-    run.finish("grade", {"threshold": 0.3}, [], [grades.path])
+    run.finish("grade", {"threshold": 0.3}, [grades.path] * read, [grades.path] * (not read))
     assert run.changed_files("grade") == []
     grades.write([Grade("a#0", "a", False, "x")])
     assert run.changed_files("grade") == ["test/grades.jsonl"]

@@ -11,17 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from grace.metrics.samples import check
-
-Floats = NDArray[np.float64]
-
-CLIP = 1e-6
-"""Confidences are clipped to [CLIP, 1 - CLIP] before a logarithm is taken."""
+from grace.metrics.calibration import CLIP, newton, sigmoid
+from grace.metrics.calibration import log_odds as log_odds
+from grace.metrics.samples import Floats, check
 
 STEEPEST = 50.0
 """Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""
@@ -76,7 +73,7 @@ class Platt:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        return _sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
+        return sigmoid(self.a * np.asarray(confidence, dtype=np.float64) + self.b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +109,7 @@ class Temperature:
 
     def transform(self, confidence: ArrayLike) -> Floats:
         """Map confidences, keeping the shape."""
-        return _sigmoid(log_odds(confidence) / self.temperature)
+        return sigmoid(log_odds(confidence) / self.temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,7 @@ class LogOdds:
         free_P = np.ones(len(x_PN), dtype=bool)
         found_P = np.append(np.ones(len(x_PN) - 1), 0.0)
         while True:
-            found_P = _newton(x_PN, y_N, found_P, weight_P, free_P)
+            found_P = newton(x_PN, y_N, found_P, weight_P, free_P)
             flat_P = np.append(found_P[:-1] < FLATTEST, False)
             if not flat_P.any():
                 return cls(tuple(found_P[:-1].tolist()), float(found_P[-1]))
@@ -156,7 +153,7 @@ class LogOdds:
     def transform(self, parts_PN: ArrayLike) -> Floats:
         """Return the confidences of answers with these parts, shape (N,)."""
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
-        return _sigmoid(np.asarray(self.a) @ x_PN + self.b)
+        return sigmoid(np.asarray(self.a) @ x_PN + self.b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +206,10 @@ def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
     from scipy.optimize import least_squares
 
     def residual(point: Floats) -> Floats:
-        return _sigmoid(point[0] * z_N + point[1]) - correct_N
+        return sigmoid(point[0] * z_N + point[1]) - correct_N
 
     def jacobian(point: Floats) -> Floats:
-        p_N = _sigmoid(point[0] * z_N + point[1])
+        p_N = sigmoid(point[0] * z_N + point[1])
         slope_N = p_N * (1 - p_N)
         return np.stack([slope_N * z_N, slope_N], axis=1)
 
@@ -231,40 +228,5 @@ def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
 def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Floats]:
     logit_N = point[0] * z_N + point[1]
     loss = np.mean(np.logaddexp(0, logit_N) - correct_N * logit_N)
-    error_N = _sigmoid(logit_N) - correct_N
+    error_N = sigmoid(logit_N) - correct_N
     return float(loss), np.array([np.mean(error_N * z_N), np.mean(error_N)])
-
-
-def _newton(x_PN: Floats, y_N: Floats, point_P: Floats, weight_P: Floats, free_P: Any) -> Floats:
-    """Fit slopes and offset by Newton's method; those that are not free keep their values."""
-    start_P = np.append(np.ones(len(x_PN) - 1), 0.0)
-
-    def loss(point_P: Floats) -> tuple[float, Floats]:
-        logit_N, away_P = point_P @ x_PN, weight_P * (point_P - start_P)
-        value = np.sum(np.logaddexp(0, logit_N) - y_N * logit_N)
-        slope_P = x_PN @ (_sigmoid(logit_N) - y_N) + away_P
-        return float(value + away_P @ (point_P - start_P) / 2), slope_P
-
-    value, slope_P = loss(point_P)
-    for _ in range(100):
-        p_N = _sigmoid(point_P @ x_PN)
-        curve_PP = (x_PN * p_N * (1 - p_N)) @ x_PN.T + np.diag(weight_P)
-        step_P = np.zeros(len(x_PN))
-        step_P[free_P] = np.linalg.solve(curve_PP[np.ix_(free_P, free_P)], slope_P[free_P])
-        while loss(point_P - step_P)[0] > value:
-            step_P /= 2
-        point_P = point_P - step_P
-        value, slope_P = loss(point_P)
-        if np.abs(step_P).max() < 1e-12:
-            break
-    return point_P
-
-
-def _sigmoid(logit: Floats) -> Floats:
-    return 1 / (1 + np.exp(np.minimum(-logit, 700)))
-
-
-def log_odds(confidence: ArrayLike) -> Floats:
-    """Return log(c / (1 - c)) of confidences, clipped by `CLIP`."""
-    clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
-    return np.log(clipped) - np.log1p(-clipped)

@@ -243,7 +243,9 @@ def test_training_makes_no_noise(train: Any, capfd: pytest.CaptureFixture[str]) 
 
 
 def test_balanced_training_runs(train: Any) -> None:
-    assert train(balance="cap", schedule="cosine", warmup=0.2).result.steps >= 4
+    result = train(balance="cap", schedule="cosine", warmup=0.5).result
+    rates = [row["learning_rate"] for row in result.log if "learning_rate" in row]
+    assert result.steps >= 4 and rates[0] < max(rates)  # which fall from the start without warm-up
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(

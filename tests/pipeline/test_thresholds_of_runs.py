@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import grace
+from grace.config import RunSettings
 from grace.errors import ConfigError, RunError, UserInputError
+from grace.pipeline.scaling import guarantees
 from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
-from grace.scaling import accuracy_threshold
+from grace.scaling import Pool, accuracy_threshold
 from grace.store import RunDir, read_json
 from grace.strategies import EarlyStop
-from grace.thresholds import selective
+from grace.thresholds import few_dropped, selective
 
 EASY = {"target": 0.1, "delta": 0.4}
 
@@ -75,6 +78,27 @@ def test_votes_get_the_threshold_of_what_early_stopping_does(run: Path):
     assert (chosen.mode, chosen.budget, chosen.temperature) == ("early-stop", 3, 0.8)
     test: Any = chosen.test
     assert test["n"] == 10 and 0 < test["right"] == test["accepted"]
+
+
+def test_two_promises_get_half_of_delta_and_of_the_questions_each(monkeypatch: Any):
+    nine, asked = np.ones((9, 1), dtype=int), []
+
+    def note(lowest_or_pool: Any, *args: Any, **kwargs: Any) -> Any:
+        few = not isinstance(lowest_or_pool, Pool)
+        asked.append(len(lowest_or_pool) if few else lowest_or_pool.num_questions)
+        asked.append(args[1] if few else kwargs["delta"])
+        return (few_dropped if few else accuracy_threshold)(lowest_or_pool, *args, **kwargs)
+
+    pool = Pool(nine, nine, nine, {"grace": 0.9 * nine}, [[[0.9, 0.9]]] * 9)
+    monkeypatch.setattr(guarantees, "_votes", lambda *_: pool)
+    monkeypatch.setattr(guarantees, "_independent", lambda _: list(range(9)))
+    monkeypatch.setattr(guarantees, "few_dropped", note)
+    monkeypatch.setattr(guarantees, "accuracy_threshold", note)
+    settings = RunSettings()
+    context: Any = SimpleNamespace(settings=settings, directory=SimpleNamespace(frozen=True))
+    wanted = guarantees._wanted("early-stop", 0.9, 0.08, 1, 0.1)
+    assert guarantees._for_votes(context, wanted).delta == 0.08
+    assert asked == [5, 0.04, 4, 0.04]
 
 
 def test_a_vote_of_the_loaded_run_uses_it(run: Path):

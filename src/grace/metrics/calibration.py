@@ -10,11 +10,13 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from grace.metrics.samples import bin_index, check, check_questions
+from grace.metrics.samples import Floats, bin_index, check, check_questions
 
-_CLIP = 1e-6
+CLIP = 1e-6
+"""Confidences are clipped to [CLIP, 1 - CLIP] before a logarithm is taken."""
+
 _SIMULATIONS = 2000
 
 
@@ -80,31 +82,56 @@ def calibration(
     return Calibration(p, *_line(confidence_N, correct_N), bias, brier - bias)
 
 
-def _line(confidence_N: np.ndarray, correct_N: np.ndarray) -> tuple[float, float]:
-    """Fit the log-odds of being right as a line in those of the confidence, by Newton's method."""
-    clipped_N = np.clip(confidence_N, _CLIP, 1 - _CLIP)
-    x_NP = np.stack([np.log(clipped_N / (1 - clipped_N)), np.ones_like(clipped_N)], axis=1)
-    right, wrong = x_NP[correct_N == 1, 0], x_NP[correct_N == 0, 0]
-    if not len(right) or not len(wrong) or np.ptp(x_NP[:, 0]) < _CLIP:
+def _line(confidence_N: Floats, correct_N: Floats) -> tuple[float, float]:
+    """Fit the log-odds of being right as a line in those of the confidence; nan without a fit."""
+    x_N = log_odds(confidence_N)
+    right, wrong = x_N[correct_N == 1], x_N[correct_N == 0]
+    if not len(right) or not len(wrong) or np.ptp(x_N) < CLIP:
         return math.nan, math.nan
     if right.min() >= wrong.max() or right.max() <= wrong.min():  # they do not overlap
         return math.nan, math.nan
-    point_P = np.array([1.0, 0.0])
-    loss = _log_loss(x_NP @ point_P, correct_N)
-    for _ in range(50):
-        probability_N = 1 / (1 + np.exp(-x_NP @ point_P))
-        weight_N = np.maximum(probability_N * (1 - probability_N), 1e-12)
-        step_P = np.linalg.solve(
-            x_NP.T * weight_N @ x_NP + 1e-12 * np.eye(2), x_NP.T @ (correct_N - probability_N)
-        )
-        while (after := _log_loss(x_NP @ (point_P + step_P), correct_N)) > loss + 1e-12:
-            step_P = step_P / 2
-        point_P, loss = point_P + step_P, after
-        if np.abs(step_P).max() < 1e-10:
+    x_PN = np.stack([x_N, np.ones_like(x_N)])
+    slope, offset = newton(x_PN, correct_N, np.array([1.0, 0.0]), np.full(2, 1e-9))
+    return float(slope), float(offset)
+
+
+def newton(
+    x_PN: Floats,
+    y_N: Floats,
+    point_P: Floats,
+    weight_P: Floats,
+    free_P: NDArray[np.bool_] | slice = np.s_[:],
+) -> Floats:
+    """Fit slopes, drawn towards 1, and an offset, towards 0; those not free keep their values."""
+    start_P = np.append(np.ones(len(x_PN) - 1), 0.0)
+
+    def loss(point_P: Floats) -> tuple[float, Floats]:
+        logit_N, away_P = point_P @ x_PN, weight_P * (point_P - start_P)
+        value = np.sum(np.logaddexp(0, logit_N) - y_N * logit_N)
+        slope_P = x_PN @ (sigmoid(logit_N) - y_N) + away_P
+        return float(value + away_P @ (point_P - start_P) / 2), slope_P
+
+    value, slope_P = loss(point_P)
+    for _ in range(100):
+        p_N = sigmoid(point_P @ x_PN)
+        curve_PP = (x_PN * p_N * (1 - p_N)) @ x_PN.T + np.diag(weight_P)
+        step_P = np.zeros(len(x_PN))
+        step_P[free_P] = np.linalg.solve(curve_PP[free_P][:, free_P], slope_P[free_P])
+        while loss(point_P - step_P)[0] > value:
+            step_P /= 2
+        point_P = point_P - step_P
+        value, slope_P = loss(point_P)
+        if np.abs(step_P).max() < 1e-12:
             break
-    slope, offset = map(float, point_P)
-    return slope, offset
+    return point_P
 
 
-def _log_loss(logit_N: np.ndarray, correct_N: np.ndarray) -> float:
-    return float((np.logaddexp(0, logit_N) - correct_N * logit_N).mean())
+def sigmoid(logit: Floats) -> Floats:
+    """Return 1 / (1 + exp(-x)), without overflow."""
+    return 1 / (1 + np.exp(np.minimum(-logit, 700)))
+
+
+def log_odds(confidence: ArrayLike) -> Floats:
+    """Return log(c / (1 - c)) of confidences, clipped by `CLIP`."""
+    clipped = np.clip(np.asarray(confidence, dtype=np.float64), CLIP, 1 - CLIP)
+    return np.log(clipped) - np.log1p(-clipped)

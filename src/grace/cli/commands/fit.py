@@ -164,7 +164,8 @@ def _measure(fitted: Fit, correct: list[bool], questions: list[int]) -> dict[str
     AUROC is that of `Fit.ranks`: the base rates that the fits of the folds have seen are the lower,
     the more right answers were held out, so `Fit.held_out` ranks noise below 50. Its interval is
     wider by the root of 2: any two answers in different folds count twice, each rated by a fit to
-    the other, which doubles the variance where there is nothing to learn.
+    the other, which doubles the variance where there is nothing to learn. Where there is, a fit to
+    fewer answers is a little worse than the one that ships, and as much is needed (decision 018).
     """
     from grace.metrics import bootstrap, evaluate
     from grace.probe.rows import sigmoid
