@@ -84,7 +84,7 @@ def test_the_last_sample_of_a_vote_is_finished_where_none_before_it_has_an_answe
 def test_a_pool_without_traces_says_how_to_get_them():
     bare = Pool([[0]], [[1]], [[3]], {"grace": [[0.9]]})
     for asked in (lambda: bare.dropped(0.2, 1), bare.lowest_right):
-        with pytest.raises(UserInputError, match=r"train\.trace=true"):
+        with pytest.raises(UserInputError, match=r"grace\.trace=true"):
             asked()
 
 
