@@ -168,7 +168,7 @@ def test_a_gguf_base_that_cannot_get_wider_is_refused(
     base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer)
     adapter = fitted_on(base, tmp_path)
     monkeypatch.setattr(gguf_wider, "ARCHITECTURES", ("qwen3",))
-    with pytest.raises(ModelError, match=r"is of type llama, which cannot carry .* train\.layer=0"):
+    with pytest.raises(ModelError, match=r"is of type llama, which cannot carry .* grace\.layer=0"):
         export_model(adapter, adapter, str(base), tmp_path / "out", form="gguf")
 
 

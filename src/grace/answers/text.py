@@ -65,7 +65,7 @@ def canonical(text: str) -> str:
     Signs that make another answer of it do: C++, -5, 3.5, the last word of "Vitamin A". Numbers
     have one spelling, and a lone letter is that of an option: a capital.
     """
-    text = numbers.typed(text).strip()
+    text = numbers.typed(text).strip() or plain(text).strip()  # "~" alone, a space in LaTeX
     if _is_formula(text):
         return "".join(text.strip("$ .").split())
     pieces, place = [], 0
