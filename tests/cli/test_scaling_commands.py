@@ -98,8 +98,9 @@ def test_a_vote_uses_the_threshold_of_its_budget_and_says_so(run: Path, cli: Any
 @pytest.mark.parametrize(
     ("answer", "texts", "shown"),
     [
-        ("3 14", ["3.14.", "Guess: 3.14"], "3.14"),
-        ("5", ["5", "-5"], "-5"),
+        ("3.14", ["3.14.", "Guess: 3.140"], "3.140"),
+        ("-5", ["-5", "Answer: \u22125"], "\u22125"),
+        ("eiffel tower", ["eiffel tower", "Guess: The Eiffel Tower"], "The Eiffel Tower"),
         ("A", ["B", "Explanation: 4 is even.\nAnswer: A"], "A"),
     ],
 )
