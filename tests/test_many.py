@@ -147,9 +147,9 @@ def test_every_answer_is_read_with_the_options_of_its_question(
     for strategy in ("sc", "esc,window=2"):
         decisions = few.vote(asked, choices=choices, strategy=strategy, budget=4, **how)
         assert [decision.answer for decision in decisions] == wanted
-    prompt = few.encode("A?", ["x", "y"])
+    prompt = few.encode(asked[0], ["x", "y"])
     for given in ({}, {"prompt": prompt}):
-        vote = few.vote("A?", choices=["x", "y"], budget=2, **given, **how)
+        vote = few.vote(asked[0], choices=["x", "y"], budget=4, **given, **how)
         assert vote.answer == "2"
 
 
