@@ -98,7 +98,7 @@ def test_a_finished_run_returns_its_report(finished: Path):
 
 
 def test_a_run_takes_settings_by_name_and_refuses_other_ones_than_before(finished: Path):
-    with pytest.raises(RunError, match=r"train\.epochs: \d+ -> 99"):
+    with pytest.raises(RunError, match=r"paper\.epochs: \d+ -> 99"):
         grace.run(finished / "run", settings={"paper.epochs": 99})
     with pytest.raises(RunError, match=r"seed: \d+ -> 7"):
         grace.run(finished / "run", seed=7)
@@ -108,7 +108,7 @@ def test_a_run_takes_settings_by_name_and_refuses_other_ones_than_before(finishe
     ("options", "message"),
     [
         ({"model": "no/such/model/here", "task": "pocket_people"}, "no/such/model/here"),
-        ({"model": "no/such", "task": "pocket_people", "settings": {"train.epoch": 1}}, "epoch"),
+        ({"model": "no/such", "task": "pocket_people", "settings": {"paper.epoch": 1}}, "paper.epoch"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_it_begins(

@@ -85,7 +85,7 @@ def test_it_is_kept_in_grace_json_and_recalibrated_with_c():
 
 
 def test_a_model_without_one_says_how_to_get_it():
-    with pytest.raises(ModelError, match=r"train\.trace=true"):
+    with pytest.raises(ModelError, match=r"grace\.trace=true"):
         traced([(0.1,)], [], -0.2, dataclasses.replace(EVIDENCE, trace=None))
 
 

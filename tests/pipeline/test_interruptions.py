@@ -161,7 +161,7 @@ def test_a_second_process_on_the_same_run_is_refused_at_once(
     run = reference.before("fit", tmp_path)
     process, stderr = trials.start(trials.run, run, reference.settings)
     with stderr:
-        assert stderr.readline() == b"stage train\n"
+        assert stderr.readline() == b"stage fit\n"
         ended = finish(run)
         assert ended.code == 2
         assert "another process is working on" in ended.said
