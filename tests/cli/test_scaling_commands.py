@@ -23,6 +23,15 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished / "run", tmp_path / "run"))
 
 
+@pytest.fixture
+def right_run(run: Path) -> Path:
+    """Return a run whose grader finds every sample right, so that a promise can be made."""
+    config = (run / "config.json").read_text()
+    assert "tiny_run:coin" in config
+    (run / "config.json").write_text(config.replace("tiny_run:coin", "tiny_run:right"))
+    return run
+
+
 def choose(run: Path, mode: Any, tau: float, budget: int = 1) -> None:
     """Write a threshold as `grace threshold` does."""
     temperature = 0.8 if mode == "early-stop" else 0.0
@@ -131,12 +140,14 @@ def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
     assert "What more samples buy" in (run / "report.html").read_text()
 
 
-def test_a_threshold_for_one_sample_is_used_by_the_command_that_is_named_next(run: Path, cli: Any):
+def test_a_threshold_for_one_sample_is_used_by_the_command_that_is_named_next(
+    right_run: Path, cli: Any
+):
     arguments = ("--target-accuracy", 0.1, "--mode", "early-stop", "--budget", 1, "--delta", 0.4)
-    then = cli("threshold", run, *arguments).out.splitlines()[-1]
+    then = cli("threshold", right_run, *arguments).out.splitlines()[-1]
     ask = shlex.split(then.removeprefix("next:   grace "))
     shown = cli(*ask[:2], ASKED, *ask[3:]).out
-    assert f"{run}'s threshold: " in shown and "at least 10.0% right" in shown
+    assert f"{right_run}'s threshold: " in shown and "at least 10.0% right" in shown
 
 
 def test_a_stated_threshold_is_used_even_if_it_is_the_usual_one(run: Path, cli: Any):
@@ -147,16 +158,16 @@ def test_a_stated_threshold_is_used_even_if_it_is_the_usual_one(run: Path, cli: 
         assert "'s threshold: at least" not in cli(*asked, "--strategy", stated).out
 
 
-def test_threshold_prints_the_promise_the_check_and_the_next_command(run: Path, cli: Any):
+def test_threshold_prints_the_promise_the_check_and_the_next_command(right_run: Path, cli: Any):
     arguments = ("--target-accuracy", 0.1, "--mode", "early-stop", "--budget", 2, "--delta", 0.4)
-    result = cli("threshold", run, *arguments)
+    result = cli("threshold", right_run, *arguments)
     first, check, then = result.out.splitlines()
     assert result.code == 0
     assert first.startswith("confidence >= ") and "at least 10.0% right" in first
     assert check.startswith("check on the test questions, which were not used: ")
-    assert then == f'next:   grace ask {run} "your question" --budget 2'
-    stored = json.loads((run / "threshold.json").read_text())
-    assert json.loads(cli("threshold", run, *arguments, "--json").out) == stored
+    assert then == f'next:   grace ask {right_run} "your question" --budget 2'
+    stored = json.loads((right_run / "threshold.json").read_text())
+    assert json.loads(cli("threshold", right_run, *arguments, "--json").out) == stored
 
 
 @pytest.mark.parametrize(

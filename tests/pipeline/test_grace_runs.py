@@ -274,5 +274,7 @@ def test_where_the_few_whole_answers_are_alike_the_length_limit_is_named(
     table = RunDir(run_path).split("train").responses
     cut = {"finish_reason": "length", "end_logprob": None, "confidence": None}
     table.write([table.read()[0], *(dataclasses.replace(row, **cut) for row in table.read()[1:])])
-    with pytest.raises(DataError, match=r"end within sample\.max_new_tokens=24 \(\d+ do"):
+    with pytest.raises(
+        DataError, match=r"end within sample\.max_new_tokens=24 with a text \(19 do"
+    ):
         fit(Context(RunDir(run_path), settings(made)))

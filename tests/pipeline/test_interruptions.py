@@ -37,9 +37,9 @@ def run_options(reference: Any) -> list[str]:
     from grace.config import to_dict
 
     tree = to_dict(reference.settings)
-    flat = {
-        f"{part}.{k}": v for part, own in tree.items() if part != "seed" for k, v in own.items()
-    }
+    parts = {part: own for part, own in tree.items() if isinstance(own, dict)}
+    flat = {f"{part}.{k}": v for part, own in parts.items() for k, v in own.items()}
+    flat["method"] = tree["method"]
     return [part for k, v in flat.items() for part in ("--set", f"{k}={json.dumps(v)}")]
 
 

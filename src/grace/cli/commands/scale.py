@@ -68,7 +68,7 @@ def scale(
     for tables in scaling_tables(report).values():
         Console().print(*map(console_table, tables))
     for line in unlike_samples(report):
-        print(f"warning: {line}")
+        Console().print(f"warning: {line}", markup=False, highlight=False)
     print(f"every budget, paired differences: {path}/scaling.json")
     print(f"report: {path}/report.html")
 

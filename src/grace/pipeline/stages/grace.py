@@ -67,7 +67,7 @@ def fit_run(context: Context) -> None:
     what, cut = "training responses", len(responses) - len(rows)
     if rows and cut:
         longest = context.settings.sample.max_new_tokens
-        what += f" that end within sample.max_new_tokens={longest}, not empty ({cut} are not so)"
+        what += f" that end within sample.max_new_tokens={longest} with a text ({cut} do not)"
     data = FitData(
         [(one.logprobs, cast(float, one.end_logprob)) for one in ended],
         labels_of([grades[row].correct for row in rows], what),
