@@ -225,7 +225,10 @@ def test_a_map_of_the_log_odds_never_turns_the_order_round():
 def test_evidence_of_nothing_changes_nothing_until_it_is_mapped():
     none = Evidence.none()
     assert none.of([-1.0, -2.0], -0.3) == 0
-    assert none.mapped(1.0, 1.0, 0.0) == none
+    assert none.mapped(1.0, 1.0, 0.0).of([-1.0, -2.0], -0.3) == 0
+    for state in (-30.0, -13.0, 0.5, 13.0, 30.0):  # as far as c has log-odds
+        before, after = (e.confidence(state, 0.0) for e in (none, none.mapped(1.0, 1.0, 0.0)))
+        assert log_odds(after) == pytest.approx(log_odds(before))
     assert Evidence.from_dict(none.mapped(0.5, 0.5, 0.2).to_dict()) == none.mapped(0.5, 0.5, 0.2)
 
 
