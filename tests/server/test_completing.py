@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -275,12 +276,21 @@ def test_pieces_carry_the_confidence_so_far_of_a_model_that_knows_it() -> None:
         generated = [g for _, found in sorted(engine.generate(PROMPTS, SAMPLING)) for g in found]
         for number, generation in enumerate(generated):
             pieces = [e for e in events if isinstance(e, Piece) and e.choice == number]
-            found = [piece.so_far for piece in pieces][: len(generation.token_ids)]
+            found = [piece.so_far for piece in pieces]
+            # As log-probabilities are asked for, tokens without a text go with the text before.
+            ends = list(itertools.accumulate(len(piece.tokens) for piece in pieces))
+            drawn = len(generation.token_ids)
+            assert ends[-1] == drawn + (generation.finish_reason == "stop")
             if evidence.trace is None:
                 assert set(found) <= {None}
-            else:  # a piece for each token, as log-probabilities are asked for
-                assert found == pytest.approx(generation.trace[: len(found)], abs=1e-6)
-                assert len(found) == len(generation.token_ids)
+            else:
+                last = [
+                    generation.trace[min(end, drawn) - 1]
+                    if end - len(piece.tokens) < drawn
+                    else None
+                    for end, piece in zip(ends, pieces, strict=True)
+                ]
+                assert found == pytest.approx(last, abs=1e-6)
 
 
 def test_a_chunk_names_the_confidence_so_far_where_there_is_one() -> None:
