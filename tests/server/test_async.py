@@ -106,4 +106,4 @@ def test_a_call_that_is_given_up_hangs_up(relayed: Model, behaviour: Behaviour):
         await until(lambda: behaviour.left == 2)
 
     asyncio.run(main())
-    assert relayed.ask(QUESTIONS[0]).text
+    assert relayed.ask(QUESTIONS[6]).text

@@ -23,8 +23,11 @@ from grace.chat import encode_chat
 from grace.model import Model
 from grace.model.connecting import connect
 
-QUESTIONS = [f"What is {number} and {number * 7}?" for number in range(8)]
+QUESTIONS = [
+    f"What is {number} and {number * 7}?" for number in range(8)
+]  # the first has a blank answer
 USER = [{"role": "user", "content": QUESTIONS[0]}]
+SAYING = QUESTIONS[6]  # whose answer, and samples, have several tokens
 
 
 @pytest.fixture(autouse=True)
@@ -172,9 +175,12 @@ def test_several_prompts_and_samples_with_a_seed_repeat(proxy: Live) -> None:
 def test_logprobs_carry_cnf_and_alternatives_are_refused(proxy: Live) -> None:
     for question in QUESTIONS:
         (choice,) = chat(proxy, question, logprobs=True).choices
-        assert all(step.top_logprobs[-1].token == "<CNF>" for step in choice.logprobs.content)
+        steps = choice.logprobs.content
+        if choice.finish_reason == "stop" and choice.confidence is None:  # blank
+            assert steps.pop().top_logprobs == []
+        assert all(step.top_logprobs[-1].token == "<CNF>" for step in steps)
         if choice.confidence is not None:
-            last = choice.logprobs.content[-1].top_logprobs[-1]
+            last = steps[-1].top_logprobs[-1]
             assert math.exp(last.logprob) == pytest.approx(choice.confidence)
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError, match="either the most probable tokens or"):
@@ -185,13 +191,13 @@ def test_logprobs_carry_cnf_and_alternatives_are_refused(proxy: Live) -> None:
 
 
 def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, relayed: Model) -> None:
-    (whole,) = chat(proxy, max_tokens=24).choices
+    (whole,) = chat(proxy, SAYING, max_tokens=24).choices
     text = whole.message.content
     stop = text[len(text) // 2 :][:2]
-    (cut,) = chat(proxy, max_tokens=24, stop=stop, logprobs=True).choices
+    (cut,) = chat(proxy, SAYING, max_tokens=24, stop=stop, logprobs=True).choices
     left = text[: text.index(stop)]
     assert (cut.message.content, cut.finish_reason) == (left, "stop")
-    (expected,) = relayed.score([QUESTIONS[0]], [left])
+    (expected,) = relayed.score([SAYING], [left])
     assert cut.confidence == pytest.approx(expected, abs=1e-6)
 
 
@@ -221,6 +227,7 @@ def test_an_upstream_that_fails_is_a_documented_error(
         assert events[0]["choices"][0]["delta"]["role"] == "assistant"
         assert events[-2]["error"]["code"] == code
         assert events[-1] == "[DONE]"
+    body["messages"] = [{"role": "user", "content": SAYING}]
     vote = body | {"grace": {"budget": 2, "strategy": "sc"}}
     assert post(proxy, "/v1/chat/completions", vote)[1]["error"]["code"] == code
 
