@@ -23,6 +23,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.export import export_model
 from grace.pipeline.stages.grace import write_rows_adapter
+from grace.records import is_whole
 
 BOUNDED = dataclasses.replace(EVIDENCE, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
@@ -69,7 +70,7 @@ def test_a_fitted_model_says_what_its_base_says(name: str, tmp_path: Path) -> No
         # qwen2's base has probability on the rows to spare, which then hold the tokens read
         assert one.logprobs == pytest.approx(other.logprobs, abs=0.05 if name == "qwen2" else 1e-6)
     made = answers(engine)
-    assert all((one.confidence is None) == (one.finish_reason == "length") for one in made)
+    assert all((one.confidence is not None) == is_whole(one) for one in made)
     assert all(len(one.trace) == len(one.token_ids) + 1 for one in made if one.confidence)
 
 

@@ -416,7 +416,7 @@ def test_answers_are_read_with_the_options_of_the_question(
 
     monkeypatch.setattr(live.model, "task", Offered())
     monkeypatch.setattr(live.model, "data", DataSettings(prompt="text"))
-    user = [{"role": "user", "content": "Which?"}]
+    user = [{"role": "user", "content": "What is 32 and 224?"}]
     options = {"budget": budget, "choices": ["x", "y", "z"]}
     body = {"model": NAME, "messages": user, "max_tokens": 4, "grace": options}
     _, answer = post(live, "/v1/chat/completions", body)
