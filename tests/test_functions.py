@@ -108,7 +108,7 @@ def test_a_run_takes_settings_by_name_and_refuses_other_ones_than_before(finishe
     ("options", "message"),
     [
         ({"model": "no/such/model/here", "task": "pocket_people"}, "no/such/model/here"),
-        ({"model": "no/such", "task": "pocket_people", "settings": {"epoch": 1}}, "paper.epoch"),
+        ({"model": "no/such", "task": "pocket_people", "settings": {"epoch": 1}}, "epoch"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_it_begins(
