@@ -95,7 +95,7 @@ def test_the_prompt_is_read_once_for_all_that_is_started(engine, prompt):
         list(stream.start(numbers))
     assert calls[0] == len(prompt) > 1
     second_pass = engine.read_at == "feed"  # of prompt, response and <CNF>
-    assert {count for count in calls[1:] if not second_pass or count < len(prompt)} == {1}
+    assert {count for count in calls[1:] if not second_pass or count < len(prompt)} <= ({1, 2} if engine.read_at == "feed" else {1})
 
 
 @pytest.mark.parametrize("parallel", [1, 6])
