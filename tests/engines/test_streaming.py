@@ -39,14 +39,15 @@ def prompt(engine: TransformersEngine) -> list[int]:
 
 
 def counted(engine: TransformersEngine) -> list[int]:
-    """Return a list that grows by the number of positions of every forward pass."""
+    """Return a list that grows by the number of positions of every pass of the whole model."""
     calls: list[int] = []
     engine.confidences([[5, 6]], [[7]])  # an engine tries its head apart from the rest once
 
-    def note(module: Any, arguments: Any) -> None:
-        calls.append(int(arguments[0].shape[1]))
+    def note(module: Any, arguments: Any, options: dict[str, Any]) -> None:
+        if module is engine.model:  # not the copy that applies the head alone
+            calls.append(int(options["input_ids"].shape[1]))
 
-    engine.model.get_input_embeddings().register_forward_pre_hook(note)  # no head by itself
+    engine.model.register_forward_pre_hook(note, with_kwargs=True)
     return calls
 
 
