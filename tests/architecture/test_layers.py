@@ -126,7 +126,7 @@ def test_a_circle_is_found_in_a_function_and_for_types_and_through_a_third_modul
 
 
 def test_what_shows_a_report_reads_its_rows_and_not_what_they_are_made_from():
-    made_by = {"inputs", "summary", "summary.significance", "summary.votes"}
+    made_by = {"inputs", "summary", "significance"}
     folder = PACKAGE / "report"
     reads = {
         ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): {
@@ -143,5 +143,5 @@ def test_what_shows_a_report_reads_its_rows_and_not_what_they_are_made_from():
         name: set() for name in shows
     }
     for name in made_by:
-        known = made_by | {"names", "rows", "rows.answers", "rows.votes"}
+        known = made_by | {"names", "rows"}
         assert reads[name] & set(reads) <= known, name

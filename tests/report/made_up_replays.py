@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from grace.report import Replay
-from grace.report.rows.votes import Pooled, PooledConfidence
+from grace.report.rows import Pooled, PooledConfidence
 from grace.scaling import Pool, pair_wins, replay
 
 TUNED = ("sc", "asc", "esc", "grace-sc", "grace-es")

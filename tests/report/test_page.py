@@ -14,8 +14,7 @@ from made_up_study import NASTY, build_report, result, study
 from grace.metrics import reliability
 from grace.report import Traced, merge, summarize
 from grace.report.figures import draw
-from grace.report.figures.answers import _apart
-from grace.report.figures.training import density_of
+from grace.report.figures.answers import _apart, density_of
 from grace.report.groups import groups, pooled_bars
 from grace.report.page import render_page
 

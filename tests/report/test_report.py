@@ -20,13 +20,14 @@ from grace.report import (
     EstimatorResult,
     TargetRow,
     render_table,
+    rows,
     summarize,
     to_json,
     write_report,
 )
 from grace.report.groups import comparisons, groups
 from grace.report.markdown import markdown
-from grace.report.rows import Report, answers, votes
+from grace.report.rows import Report
 from grace.report.tables import points
 
 SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
@@ -226,22 +227,22 @@ def test_importing_reports_loads_neither_torch_nor_matplotlib():
     ("kind", "part"),
     [
         (Report, None),
-        (answers.MetricRow, "row"),
-        (answers.Summary, "summary"),
-        (answers.Comparison, "comparison"),
-        (answers.Transfer, "transfer"),
-        (votes.SeedStrategy, "scaling"),
-        (votes.JointStrategy, "scaling_joint"),
-        (votes.EqualAccuracy, "equal_accuracy"),
-        (votes.Pooled, "pool"),
-        (votes.Discrimination, "discrimination"),
-        (answers.TargetRow, "target"),
-        (answers.TargetValues, "target_values"),
-        (answers.Validation, "validation"),
-        (answers.ShownExample, "example"),
-        (answers.TraceRow, "trace"),
-        (answers.Along, "along"),
-        (answers.Bar, "bar"),
+        (rows.MetricRow, "row"),
+        (rows.Summary, "summary"),
+        (rows.Comparison, "comparison"),
+        (rows.Transfer, "transfer"),
+        (rows.SeedStrategy, "scaling"),
+        (rows.JointStrategy, "scaling_joint"),
+        (rows.EqualAccuracy, "equal_accuracy"),
+        (rows.Pooled, "pool"),
+        (rows.Discrimination, "discrimination"),
+        (rows.TargetRow, "target"),
+        (rows.TargetValues, "target_values"),
+        (rows.Validation, "validation"),
+        (rows.ShownExample, "example"),
+        (rows.TraceRow, "trace"),
+        (rows.Along, "along"),
+        (rows.Bar, "bar"),
     ],
 )
 def test_rows_have_the_fields_that_the_schema_describes(kind, part):

@@ -18,7 +18,7 @@ from grace.report import Report, from_json, merge, summarize, to_json
 from grace.report.console import console_table
 from grace.report.groups import at_budget, curves
 from grace.report.names import strategy_name
-from grace.report.tables.votes import gain, scaling_tables
+from grace.report.tables import gain, scaling_tables
 
 SCHEMA = json.loads((Path(grace.__file__).parent / "report" / "schema.json").read_text())
 ABOUT = ("sums", "pocket")

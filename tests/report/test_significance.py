@@ -10,8 +10,8 @@ from made_up_study import result
 from grace import metrics
 from grace.metrics import Estimate
 from grace.report import EstimatorResult, summary
+from grace.report.significance import Paired, Trials, leader, marks
 from grace.report.summary import grouped, transfers
-from grace.report.summary.significance import Paired, Trials, leader, marks
 
 SEEDS = range(5)
 

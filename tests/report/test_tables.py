@@ -24,9 +24,18 @@ from grace.report.groups import groups
 from grace.report.markdown import markdown
 from grace.report.names import COSTS, LABELS, TRUE_ECE, estimator_order, label
 from grace.report.sentences import how_to_read, notes
-from grace.report.tables import Cell, Table, number, percent, points
-from grace.report.tables.answers import change, cost, detail_table, quality_table
-from grace.report.tables.votes import gain
+from grace.report.tables import (
+    Cell,
+    Table,
+    change,
+    cost,
+    detail_table,
+    gain,
+    number,
+    percent,
+    points,
+    quality_table,
+)
 
 COST_FIELDS = {
     "extra_forward_tokens_per_answer": 63.25,

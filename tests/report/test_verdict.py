@@ -10,7 +10,7 @@ from made_up_study import result, study
 from grace.report import summarize
 from grace.report.groups import groups
 from grace.report.sentences import samples_saved, standings, verdict
-from grace.report.tables.answers import overview, quality_table
+from grace.report.tables import overview, quality_table
 
 
 def changed(report, **verdicts):

@@ -97,7 +97,7 @@ def _show(report: Report, path: Path) -> None:
 
     from grace.report.console import console_table
     from grace.report.sentences import samples_saved, verdict
-    from grace.report.tables.answers import overview
+    from grace.report.tables import overview
 
     console = Console(highlight=False, markup=False)
     spread = [example for example in report.examples if example.kind == "spread"]

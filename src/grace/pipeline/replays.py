@@ -14,8 +14,8 @@ from grace.errors import RunError
 from grace.pipeline.context import Context
 from grace.report import Replay, from_json, to_json
 from grace.report.names import BASE
-from grace.report.rows.votes import Pooled
-from grace.report.summary.votes import equal_rows, seed_rows
+from grace.report.rows import Pooled
+from grace.report.summary import equal_rows, seed_rows
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats

@@ -1,10 +1,10 @@
 """A report of how good confidences are: report.json, report.md, report.html and figures.
 
     inputs.py   plain values of one run; `merge` joins several
-    summary/    inputs -> rows: metrics, paired differences, marks, replayed votes
-    rows/       `Report`, the frozen rows that report.json holds
+    summary.py  inputs -> rows; significance.py: intervals, paired differences and marks
+    rows.py     `Report`, the frozen rows that report.json holds
     groups.py   rows by task and estimator, all seeds together
-    tables/     groups -> tables of cells; sentences.py: what is said beside them
+    tables.py   groups -> tables of cells; sentences.py: what is said beside them
     console.py, markdown.py, page/, figures/    show them
 
 Whatever is shown is made from the rows alone, so a report can be shown again from report.json. The
@@ -25,10 +25,10 @@ from grace.report.inputs import ReportInput as ReportInput
 from grace.report.inputs import Traced as Traced
 from grace.report.inputs import merge as merge
 from grace.report.rows import Report as Report
+from grace.report.rows import TargetRow as TargetRow
+from grace.report.rows import Validation as Validation
 from grace.report.rows import from_json as from_json
 from grace.report.rows import to_json as to_json
-from grace.report.rows.answers import TargetRow as TargetRow
-from grace.report.rows.answers import Validation as Validation
 from grace.report.stored import checked_report as checked_report
 from grace.report.summary import summarize as summarize
 from grace.store import is_run, is_study, write_bytes, write_json

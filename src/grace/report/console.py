@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from grace.report.groups import Group, Rated, groups
-from grace.report.names import MAIN, Cost
+from grace.report.names import MAIN, Column
 from grace.report.rows import Report
 from grace.report.sentences import headlines, how_to_read, notes
-from grace.report.tables import Cell, Table
-from grace.report.tables.answers import cost, cost_columns, quality
+from grace.report.tables import Cell, Table, cost, cost_columns, shown, table_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -136,7 +136,7 @@ def _in_lines(text: str) -> str:
 # --- quality
 
 
-def _with_fewer_costs(group: Group, costs: list[Cost]) -> list[Table]:
+def _with_fewer_costs(group: Group, costs: list[Column]) -> list[Table]:
     """Return a group's table with all costs, and with one less each time."""
     tables = [_quality_table(group, costs)]
     for left_out in LEFT_OUT_FIRST:
@@ -145,35 +145,36 @@ def _with_fewer_costs(group: Group, costs: list[Cost]) -> list[Table]:
     return tables
 
 
-def _quality_table(group: Group, costs: Sequence[Cost]) -> Table:
-    metrics = [column.heading.replace("Accuracy", "Acc") for column in MAIN]
-    heads = ("Estimator", *metrics, *(column.short for column in costs))
-    rows = [
-        [
-            Cell(rated.label),
-            *(_short_quality(rated, column.metric) for column in MAIN),
-            *(Cell(_short_cost(rated, column)) for column in costs),
-        ]
-        for rated in group.rated
-    ]
-    return Table(_title(group), "", heads, rows, texts=1)
+def _quality_table(group: Group, costs: Sequence[Column]) -> Table:
+    metrics = {column.heading.replace("Accuracy", "Acc"): column for column in MAIN}
+    return table_of(
+        _title(group),
+        "",
+        {
+            "Estimator": lambda rated: Cell(rated.label),
+            **{head: partial(_short_quality, column=c) for head, c in metrics.items()},
+            **{column.short: partial(_short_cost, column=column) for column in costs},
+        },
+        group.rated,
+        texts=1,
+    )
 
 
-def _short_quality(rated: Rated, metric: str) -> Cell:
+def _short_quality(rated: Rated, column: Column) -> Cell:
     """Show a metric with its interval, but for accuracy, which is the same for most."""
-    cell, interval = quality(rated, metric), rated.interval(metric)
-    if not interval or metric == "accuracy":
+    cell, interval = shown(rated, column), rated.interval(column.key)
+    if not interval or column.key == "accuracy":
         return cell._replace(rest="")
     return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval))
 
 
-def _short_cost(rated: Rated, column: Cost) -> str:
+def _short_cost(rated: Rated, column: Column) -> Cell:
     """Show a cost in two digits."""
     value = rated.cost(column.key)
     if isinstance(value, float) and value < 1e4:
-        return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+        return Cell(f"{value:.0f}" if value >= 10 else f"{value:.2g}")
     text = cost(rated, column).text
-    return CONSOLE_ACCESS.get(text, text)
+    return Cell(CONSOLE_ACCESS.get(text, text))
 
 
 def _title(group: Group) -> str:

@@ -7,9 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
-from grace.report.rows import Report, group_by, mean_of
-from grace.report.rows.answers import Bar, Comparison, Gap, Interval, MetricRow, Summary, Transfer
-from grace.report.rows.votes import EqualAccuracy, JointStrategy
+from grace.report.rows import (
+    Bar,
+    Comparison,
+    EqualAccuracy,
+    Gap,
+    Interval,
+    JointStrategy,
+    MetricRow,
+    Report,
+    Summary,
+    Transfer,
+    group_by,
+    mean_of,
+)
 
 Difference = TypeVar("Difference", Comparison, Transfer)
 BudgetCurve = list[JointStrategy]

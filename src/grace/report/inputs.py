@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from grace.config import flatten
 from grace.errors import UserInputError
 from grace.report.names import ACCESS, of_run
-from grace.report.rows import group_by
-from grace.report.rows.answers import TargetRow, Validation
-from grace.report.rows.votes import Pooled
+from grace.report.rows import Pooled, TargetRow, Validation, group_by
 from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6

@@ -8,16 +8,17 @@ from grace.report.groups import groups
 from grace.report.names import DETAIL, FITTED, MAIN, as_code
 from grace.report.rows import Report
 from grace.report.sentences import headlines, how_to_read, notes, samples_saved, verdict
-from grace.report.tables import Cell, Table
-from grace.report.tables.answers import (
+from grace.report.tables import (
+    Cell,
+    Table,
     comparison_table,
     cost_columns,
     detail_table,
     quality_table,
+    scaling_tables,
     seed_table,
     transfer_table,
 )
-from grace.report.tables.votes import scaling_tables
 
 
 def markdown(report: Report) -> str:
@@ -40,9 +41,7 @@ def markdown(report: Report) -> str:
         *(table for tables in scaling_tables(report).values() for table in tables),
     ):
         lines += [f"## {table.title}", "", table.lead, "", *_table(table)]
-    lines += [f"- **{c.title}**: {c.meaning}" for c in (*MAIN, *DETAIL)]
-    lines += [f"- **{title}**: {meaning}" for _, title, meaning in FITTED]
-    lines += [f"- **{c.title}**: {c.meaning}" for c in costs]
+    lines += [f"- **{c.title}**: {c.meaning}" for c in (*MAIN, *DETAIL, *FITTED, *costs)]
     return "\n".join(lines) + "\n"
 
 

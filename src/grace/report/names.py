@@ -61,21 +61,26 @@ RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "be
 
 
 class Column(NamedTuple):
-    """A metric in a table; `better` is -1 when lower is better, 1 when higher is."""
+    """What a table shows of each estimator: a metric in percent, a fitted number, or a cost.
 
-    metric: str
+    `better` is -1 where lower is better, 1 where higher is, and 0 where neither is. `short` is the
+    title on the console.
+    """
+
+    key: str
     title: str
     better: int
     meaning: str
+    short: str = ""
 
     @property
     def heading(self) -> str:
-        """The title with an arrow, up or down, towards better."""
-        return f"{self.title} {'↓' if self.better < 0 else '↑'}"
+        """The title, with an arrow towards better."""
+        return self.title + {-1: " ↓", 0: "", 1: " ↑"}[self.better]
 
     @property
     def axis(self) -> str:
-        """The title for an axis of a figure."""
+        """The title of a metric for an axis of a figure."""
         return f"{self.title} (%, {'lower' if self.better < 0 else 'higher'} is better)"
 
 
@@ -118,68 +123,69 @@ DETAIL = (
     Column("wqd", "WQD", 1, "AUROC among several answers to the same question"),
 )
 FITTED = (
-    (
+    Column(
         "p_calibrated",
         "p",
+        0,
         "how often a perfectly calibrated confidence would show an ECE this large; below .05 it is "
         "not calibrated",
     ),
-    (
+    Column(
         "slope",
         "slope",
+        0,
         "the log-odds of being right are the slope times those of the confidence, plus the offset; "
         "1 when calibrated, less when too sure on both sides",
     ),
-    ("offset", "offset", "0 when calibrated, less when too sure of everything"),
+    Column("offset", "offset", 0, "0 when calibrated, less when too sure of everything"),
 )
-"""Field, title and meaning of what says whether, and how, a confidence is off; not in percent."""
+"""What says whether, and how, a confidence is off."""
 
-COMPARED = {column.metric: column.better for column in MAIN}
+COMPARED = {column.key: column.better for column in MAIN}
 """The metrics in which estimators are compared, each with its `Column.better`."""
 
-
-class Cost(NamedTuple):
-    """A cost in a table, with a short title for the console."""
-
-    key: str
-    title: str
-    short: str
-    meaning: str
-
-
 COSTS = (
-    Cost(
+    Column(
         "seconds_per_answer",
         "s/answer",
-        "s/ans",
+        0,
         "seconds to get one answer and its confidence, on the hardware that the report names",
+        "s/ans",
     ),
-    Cost(
+    Column(
         "extra_forward_tokens_per_answer",
         "extra tokens",
-        "+tok",
+        0,
         "tokens fed to the model per answer, beyond the answer itself, to get the confidence",
+        "+tok",
     ),
-    Cost(
+    Column(
         "extra_requests_per_answer",
         "extra requests",
-        "+req",
+        0,
         "calls of the model per answer, beyond the one that answers",
+        "+req",
     ),
-    Cost(
-        "trained_parameters", "trained parameters", "params", "numbers that were fitted or trained"
+    Column(
+        "trained_parameters",
+        "trained parameters",
+        0,
+        "numbers that were fitted or trained",
+        "params",
     ),
-    Cost(
+    Column(
         "fit_seconds",
         "s to fit",
-        "s to fit",
+        0,
         "seconds of training or fitting on the training answers, once",
+        "s to fit",
     ),
-    Cost(
+    Column(
         "access",
         "needs",
-        "needs",
+        0,
         "access to the model: its text, log-probabilities, hidden states, or weights to train",
+        "needs",
     ),
 )
 ACCESS = ("text", "logprobs", "hidden states", "weights")

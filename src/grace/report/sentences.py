@@ -10,10 +10,8 @@ from typing import NamedTuple
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import comparisons, groups
 from grace.report.names import BASELINE, OURS, TRUE_ECE, estimator_order, label
-from grace.report.rows import Report, group_by
-from grace.report.rows.answers import Sampled, Validation
-from grace.report.tables import points
-from grace.report.tables.answers import change
+from grace.report.rows import Report, Sampled, Validation, group_by
+from grace.report.tables import change, points
 
 VALIDATED = {"log_loss": "log loss", "brier": "Brier score"}
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from grace.errors import RunError
 from grace.report.names import slug
-from grace.report.rows import SCHEMA_VERSION, Report, from_json
-from grace.report.rows.answers import MetricRow
+from grace.report.rows import SCHEMA_VERSION, MetricRow, Report, from_json
 from grace.store import read_card, read_json
 
 

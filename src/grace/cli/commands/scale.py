@@ -57,7 +57,7 @@ def scale(
     from grace.report import Report, from_json
     from grace.report.console import console_table
     from grace.report.sentences import unlike_samples
-    from grace.report.tables.votes import scaling_tables
+    from grace.report.tables import scaling_tables
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
     result = scale_runs(path, settings, device=device)

@@ -19,7 +19,7 @@ from grace.pipeline.stages.cost import Meter, MeteredEngine
 from grace.pipeline.stages.score import KnownSplits, checked, fitted_to
 from grace.progress import progress
 from grace.records import Confidence
-from grace.report.rows.votes import Pooled, PooledConfidence
+from grace.report.rows import Pooled, PooledConfidence
 from grace.scaling import Pool, pair_wins
 from grace.store import Split
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grace.report.figures.answers import estimator_figures, transfer_figures
+from grace.report.figures.answers import (
+    estimator_figures,
+    target_figures,
+    trace_figures,
+    transfer_figures,
+)
 from grace.report.figures.canvas import STYLE, Figure
-from grace.report.figures.training import target_figures, trace_figures
 from grace.report.figures.votes import vote_figures
 from grace.report.rows import Report
 

@@ -21,8 +21,7 @@ from grace.report.figures.canvas import (
 )
 from grace.report.groups import BudgetCurve, at_budget, curves, name_of
 from grace.report.names import BASELINE, samples_of, slug
-from grace.report.rows import Report
-from grace.report.rows.votes import JointStrategy
+from grace.report.rows import JointStrategy, Report
 
 MARKERS = "osD^vPX*"
 MOST_TICKS = 9

@@ -10,16 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from grace.report import names, sentences
-from grace.report.figures.answers import GENERALIZATION
+from grace.report import names, sentences, tables
+from grace.report.figures.answers import GENERALIZATION, TARGETS, TRACES
 from grace.report.figures.canvas import INK, THEMED, Figure
-from grace.report.figures.training import TARGETS, TRACES
 from grace.report.figures.votes import scaling_group
 from grace.report.groups import Rated, groups, pooled_bars
-from grace.report.rows import Report, group_by
-from grace.report.rows.answers import ShownExample
-from grace.report.tables import answers
-from grace.report.tables.votes import scaling_tables
+from grace.report.rows import Report, ShownExample, group_by
 
 FOLDER = Path(__file__).parent
 SIZE, HEIGHT = 100, 150  # of a square diagram, and with the histogram below it
@@ -48,16 +44,16 @@ def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
     inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures) if f.inline]
     every = groups(report)
     home = [group for group in every if group.in_domain] or every
-    costs = answers.cost_columns(report)
+    costs = tables.cost_columns(report)
     context = {
         "report": report,
         "names": names,
-        "tables": answers,
+        "tables": tables,
         "sentences": sentences,
         "home": home,
         "away": [group for group in every if group not in home],
         "ids": {g.title: f"task-{at}-{names.slug(g.title)}" for at, g in enumerate(every)},
-        "scaling": scaling_tables(report),
+        "scaling": tables.scaling_tables(report),
         "examples": _examples(report),
         "costs": costs,
         "short_costs": [cost for cost in costs if cost.key in SHORT_COSTS],

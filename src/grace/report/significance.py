@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grace.metrics import Estimate, Resamples, calibration, difference, estimate
 from grace.report.inputs import EstimatorResult, Key
 from grace.report.names import COMPARED
-from grace.report.rows.answers import Interval
+from grace.report.rows import Interval
 
 BOOTSTRAPPED = (*COMPARED, "aurc")
 """Without adaptive and smooth ECE, whose bins and kernel move with the resample: too wide."""
