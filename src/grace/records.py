@@ -30,7 +30,8 @@ class Question:
 
     `answers` holds the accepted answers. For multiple choice it holds the one right letter, and
     `choices` the option texts in the order of the letters A, B, C, ... Questions of one `group`,
-    such as those about one passage, stay together in splits, folds and resamples.
+    such as those about one passage, stay together in splits, folds and resamples. `source` is the
+    kind of questions that it is of, where a file mixes several.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Question:
     answers: tuple[str, ...]
     choices: tuple[str, ...] = ()
     group: str = ""
+    source: str = ""
 
     @property
     def cluster(self) -> str:

@@ -55,8 +55,8 @@ class DataSettings:
     )
     file: str = setting(
         "",
-        "your own questions: a .jsonl, .json, .csv, .tsv or .parquet file, a folder of them, or "
-        "hf:OWNER/NAME[:CONFIG][:SPLIT]",
+        "your own questions: a .jsonl, .json, .csv, .tsv or .parquet file, a folder of them (for "
+        "the splits, or for several sources), or hf:OWNER/NAME[:CONFIG][:SPLIT]",
     )
     question_field: str = setting(
         "", "column of your questions; empty: the usual names, such as question, query or prompt"

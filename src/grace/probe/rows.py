@@ -5,6 +5,7 @@ Shapes: N rows, D features.
 
 from __future__ import annotations
 
+import collections
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from grace.errors import DataError, UserInputError
 Array = NDArray[Any]
 
 FOLDS = 5  # fewer if there are fewer questions
+FEWEST = 20  # answers of a source
 SPREAD = 1e-3  # features with a smaller standard deviation in training are left out
 
 
@@ -86,6 +88,19 @@ class Sourced(NamedTuple):
 
     source: str
     question: Hashable
+
+
+def sourced(sources_N: Sequence[str], groups_N: Sequence[Hashable]) -> list[Sourced]:
+    """Return the groups with their sources; sources of too few answers count as one together.
+
+    Where these are too few as well, they are of the largest source.
+    """
+    sizes = collections.Counter(sources_N)
+    few = {source for source, size in sizes.items() if size < FEWEST}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    rest = "" if sum(sizes[source] for source in few) >= FEWEST else largest
+    pairs = zip(sources_N, groups_N, strict=True)
+    return [Sourced(rest if source in few else source, group) for source, group in pairs]
 
 
 def sources_in(groups_N: Sequence[Hashable]) -> list[str]:

@@ -40,7 +40,7 @@ CHOICES = ("choices", "options", "endings", "candidates", "alternatives", "answe
 FAMILIES = ("", "option", "opt", "op", "choice", "alternative", "candidate", "ending")
 ANSWER_FAMILIES = ("answer", "ans", "sol")  # options only if the answer points at one
 WRONG = re.compile(r"(distractor|incorrect|wrong)(answer|option|choice)?s?")
-OURS = ("question", "answers", "answer", "choices", "id", "split", "group", "meta")
+OURS = ("question", "answers", "answer", "choices", "id", "split", "group", "source", "meta")
 SHAPES = ("label", "id", "key", "letter"), ("text", "stem", "value", "content", "question")
 _MEMBER = re.compile(r"(.*?)[\s_-]*([a-j]|\d)", re.IGNORECASE | re.DOTALL)
 _LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
@@ -97,7 +97,12 @@ def question_rows(
         columns = _find(names, data, header)
         if not columns.answers:
             return names  # one of them may be the answers
-        read = {columns.question, columns.answers, *columns.choices, "id", "split", "group"}
+        read = {
+            columns.question,
+            columns.answers,
+            *columns.choices,
+            *("id", "split", "group", "source"),
+        }
         return [name for name in names if name in read or _may_be_options(name, names)]
 
     for number, (where, fields) in enumerate(read_rows(source, start, stop, choose)):
@@ -134,9 +139,11 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     elif answer is not None:
         answers = _texts(answer, f'{where}: "{columns.answers}"')
     name = row_id(row) or content_id("jsonl", text, choices)
-    group = fields.get("group")
-    kept = "" if group is None else _text(group, f'{where}: "group"')
-    return Question(name, "jsonl", text, answers, choices, kept)
+    kept = [
+        "" if fields.get(name) is None else _text(fields[name], f'{where}: "{name}"')
+        for name in ("group", "source")
+    ]
+    return Question(name, "jsonl", text, answers, choices, *kept)
 
 
 def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:

@@ -1,8 +1,9 @@
 """Your own questions: a file, a folder with train, validation and test files, or a Hub data set.
 
 The source is JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`),
-with the columns of `grace.tasks.columns`. Optional columns are `id`, `group` and `split`
-(train, validation or test; in every row or in none). Without splits the seed divides the questions:
+with the columns of `grace.tasks.columns`. Optional columns are `id`, `group`, `source` and `split`
+(train, validation or test; in every row or in none). In a folder without a file for a split, each
+file is a source. Without splits the seed divides the questions:
 half for training, a sixth for validation and a third for the test, unless settings say otherwise.
 """
 
@@ -58,7 +59,7 @@ class Jsonl:
     def places(self, data: DataSettings) -> dict[str, str]:
         """Return the file and line of every question by its id."""
         source = _source(data)
-        splits = _named_splits(source, data) or {"all": list(question_rows(source, data))}
+        splits = _named_splits(source, data) or {"all": _every_row(source, data)}
         return {
             parse(row, data, graded=False).id: row.where for rows in splits.values() for row in rows
         }
@@ -98,7 +99,7 @@ def _rows(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
         if not found["test"]:  # the Hub's data sets often hide the answers of the test split
             found["test"], found["validation"] = found["validation"], []
         return found
-    rows = list(question_rows(source, data))
+    rows = _every_row(source, data)
     if not rows:
         raise DataError(
             f'{source} is empty; write one {{"question": ..., "answers": [...]}} per line'
@@ -137,18 +138,32 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
     if is_hub(source):
         parts = hub_splits(source)
         pools = named_pools(source, parts, read) if len(parts) > 1 else None
-    elif Path(source).is_dir() and not _is_one_table(Path(source)):
+    elif Path(source).is_dir() and _tables(Path(source), SPLIT_NAMES):
         pools = folder_pools(Path(source), read)
     if pools is None:
         return {}
     return {name: pool() if pool else [] for name, pool in pools._asdict().items()}
 
 
-def _is_one_table(folder: Path) -> bool:
-    """Return whether a folder holds .parquet files, none of them named after a split."""
-    files = [file for file in folder.iterdir() if file.suffix.lower() in ENDINGS]
-    named = any(file.name.startswith(SPLIT_NAMES) for file in files)
-    return not named and any(file.suffix.lower() == ".parquet" for file in files)
+def _every_row(source: str, data: DataSettings) -> list[Row]:
+    """Return the rows of a file, of a folder of .parquet files, or of a source in each file."""
+    files = _tables(Path(source)) if Path(source).is_dir() else []
+    if not files or any(file.suffix.lower() == ".parquet" for file in files):
+        return list(question_rows(source, data))
+    rows = []
+    for file in files:
+        for row in question_rows(file, data):
+            row.fields.setdefault("source", file.stem)
+            if row_id(row):
+                row.fields["id"] = f"{file.stem}/{row_id(row)}"
+            rows.append(row)
+    return rows
+
+
+def _tables(folder: Path, beginnings: tuple[str, ...] = ("",)) -> list[Path]:
+    """Return the files of a folder that hold rows and whose names begin in one of some ways."""
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
+    return [file for file in files if file.name.startswith(beginnings)]
 
 
 def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:

@@ -75,7 +75,7 @@ def run(
         typer.Option(
             metavar="FILE",
             help="Your own questions, in place of a task: a .jsonl, .json, .csv or .parquet file, "
-            "a folder of them, or hf:OWNER/NAME.",
+            "a folder of them (splits, or sources), or hf:OWNER/NAME.",
         ),
     ] = None,
     question_field: QuestionField = "",

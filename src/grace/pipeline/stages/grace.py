@@ -27,7 +27,7 @@ from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.features import STEP
 from grace.pipeline.stages.metadata import adapter_metadata
-from grace.probe.rows import labels_of, sources_in
+from grace.probe.rows import labels_of, sourced, sources_in
 from grace.progress import say
 from grace.records import is_whole
 from grace.store import write_json
@@ -61,9 +61,10 @@ def fit_run(context: Context) -> None:
     directory, split = context.directory, context.directory.split("train")
     start = time.perf_counter()
     responses, grades = split.responses.read(), split.grades.read()
-    cluster_of = {question.id: question.cluster for question in split.questions.read()}
+    question_of = {question.id: question for question in split.questions.read()}
     rows = [row for row, response in enumerate(responses) if is_whole(response)]
     ended = [responses[row] for row in rows]
+    asked = [question_of[one.question_id] for one in ended]
     what, cut = "training responses", len(responses) - len(rows)
     if rows and cut:
         longest = context.settings.sample.max_new_tokens
@@ -71,7 +72,7 @@ def fit_run(context: Context) -> None:
     data = FitData(
         [(one.logprobs, cast(float, one.end_logprob)) for one in ended],
         labels_of([grades[row].correct for row in rows], what),
-        [cluster_of[one.question_id] for one in ended],
+        sourced([one.source for one in asked], [one.cluster for one in asked]),
     )
     layers = layers_to_read(context.settings, context.engines.base)
     read = functools.partial(read_layer, split.features, rows=rows)
@@ -84,6 +85,7 @@ def fit_run(context: Context) -> None:
         directory.adapter,
         adapter_metadata(context, split.questions.read()),
         readout.layer_rows,
+        readout.prompts,
     )
     if directory.seconds_in(FIT) is None:
         directory.add_time("fit", f"{FIT}/1", time.perf_counter() - start, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import read_replay
 from grace.pipeline.stages.depth import layer_read
 from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
+from grace.probe.rows import FEWEST
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
@@ -30,6 +32,7 @@ from grace.report import (
     to_json,
     write_report,
 )
+from grace.report.rows import group_by
 from grace.store import Split, read_json, runs_in
 
 Array = NDArray[np.float64]
@@ -63,9 +66,10 @@ def report_input(context: Context) -> ReportInput:
         created=config["created"],
         hardware=config["hardware"],
         results=[
-            _result(context, test, name, estimator)
+            result
             for test in test_sets(context)
             for name, estimator in estimators.items()
+            for result in _results(context, test, name, estimator)
         ],
         targets=[TargetRow(**row, task=task) for row in table["bins"]],
         target_values={task: [row.target for row in targets]} if targets else {},
@@ -121,6 +125,30 @@ def check_finished(context: Context) -> None:
     if not context.directory.done("report"):
         path = context.directory.path
         raise RunError(f"{path} is not finished; finish it first: grace run {path}")
+
+
+def _results(
+    context: Context, test: TestSet, name: str, estimator: Estimator
+) -> Iterator[EstimatorResult]:
+    """Yield the result of a test set and, where it mixes several sources, those of each source."""
+    whole = _result(context, test, name, estimator)
+    yield whole
+    split = test.split.by(estimator.answers)
+    source_of = {question.id: question.source for question in split.questions.read()}
+    sources = [source_of[response.question_id] for response in split.responses.read()]
+    at = group_by(range(len(sources)), sources.__getitem__)
+    for source in sorted(at) if len(at) > 1 else ():
+        rows = at[source]
+        if len(rows) >= FEWEST:
+            yield dataclasses.replace(
+                whole,
+                task=f"{whole.task}: {source or 'others'}",
+                train_task=f"{whole.train_task}: {source or 'others'}",
+                **{
+                    field: [getattr(whole, field)[row] for row in rows]
+                    for field in ("confidence", "correct", "ids", "groups")
+                },
+            )
 
 
 def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:
