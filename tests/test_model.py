@@ -20,6 +20,7 @@ from grace.config import DataSettings, SampleSettings
 from grace.engines import Sampling
 from grace.errors import ModelError, RunError, UserInputError
 from grace.model import Model, Reply
+from grace.model.rules import Answering
 from grace.records import Decision, Generation, Question, Response, Threshold, to_json
 from grace.store import RunDir, is_run, is_study, runs_in
 from grace.strategies import EarlyStop, Majority, Weighted
@@ -547,6 +548,18 @@ def test_an_answer_below_the_threshold_of_the_run_abstains(model: Model, recorde
     assert ask(chosen("early-stop")).threshold is None
     cut = ask(chosen("answer", 0.0, budget=1), threshold=0.0, max_new_tokens=1)
     assert cut.confidence is None and cut.abstains
+
+
+@pytest.mark.parametrize("familiar, promise", [(None, "90%"), (0.5, "90%"), (0.49, "")])
+def test_no_guarantee_is_stated_for_an_unfamiliar_prompt(
+    model: Model, recorded: Any, familiar: float | None, promise: str
+):
+    _, response = first(recorded)
+    ended = Generation(
+        response.text, response.token_ids, "stop", response.logprobs, response.end_logprob, 0.9
+    )
+    reply = model._reply(ended._replace(familiar=familiar), (), Answering(0.7, "90%"))
+    assert (reply.promise, reply.threshold, reply.abstains) == (promise, 0.7, False)
 
 
 def test_a_run_is_loaded_with_the_threshold_that_was_chosen_for_it(finished: Path, tmp_path: Path):

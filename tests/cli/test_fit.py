@@ -381,6 +381,9 @@ def test_several_sources_give_a_confidence_that_knows_strangers(
         assert cli("score", tmp_path / "two", lines, "--out", scored).code == 0
         row = json.loads(scored.read_text())
         assert row["familiar"] == pytest.approx(reply.familiar, abs=1e-3)
+    for form, said in (("merged", "this export cannot"), ("adapter", "`familiar`, from 0 to 1")):
+        assert cli("export", tmp_path / "two", tmp_path / form, "--format", form).code == 0
+        assert said in (tmp_path / form / "README.md").read_text()
 
 
 def test_one_source_says_what_that_means_and_small_ones_count_as_one(

@@ -341,7 +341,7 @@ class Model:
             tokens=len(generation.token_ids),
             trace=generation.trace,
             threshold=rule.tau,
-            promise=rule.promise,
+            promise=rule.promised(generation.familiar),
             abstains=rule.abstains(generation.confidence),
             unusual=evidence is not None and evidence.outside(generation.logprobs),
             familiar=generation.familiar,

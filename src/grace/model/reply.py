@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grace import notebook
-
-HALF = 0.5  # familiar prompts are closer to 1 than to 0
+from grace.model.rules import HALF
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -23,7 +22,7 @@ class Reply:
         trace: c at every step, the end step last. With `grace.trace`, `trace[k]` is P(correct | the
             first k tokens); otherwise it is c if the answer ended there.
         threshold: the confidence that the answer must reach, if any.
-        promise: the guarantee of the threshold, if it is the run's.
+        promise: the guarantee of the threshold, if it is the run's and the prompt is familiar.
         abstains: the confidence is below the threshold.
         unusual: the token probabilities are far outside the range that the confidence was fitted
             on, so the confidence is a guess.

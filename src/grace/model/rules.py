@@ -18,12 +18,18 @@ from grace.errors import UserInputError
 from grace.records import Threshold
 from grace.strategies import BUDGET, EarlyStop, Strategy, check_count
 
+HALF = 0.5  # familiar prompts are closer to 1 than to 0
+
 
 class Answering(NamedTuple):
     """The threshold of a single answer, and its guarantee if it is the run's."""
 
     tau: float | None
     promise: str
+
+    def promised(self, familiar: float | None) -> str:
+        """Return the guarantee, which no prompt has that is unlike those of the sources."""
+        return self.promise if familiar is None or familiar >= HALF else ""
 
     def abstains(self, confidence: float | None) -> bool:
         """Return whether an answer of this confidence is below the threshold."""

@@ -182,7 +182,7 @@ class Service:
             return {
                 "answer": self.model.task.answer(text, options.choices),
                 "threshold": use.tau,
-                "promise": use.promise,
+                "promise": use.promised(ended.familiar),
                 "abstains": use.abstains(ended.confidence),
             }
 

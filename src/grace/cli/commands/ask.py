@@ -122,10 +122,17 @@ def ask(
 
 def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
     """Print one answer, or that the model abstains; with `trace`, first token by token."""
+    from grace.model.rules import HALF
+
     if reply.unusual and reply.confidence is not None:
         _note(
             "the answer's token probabilities are unlike those of the training answers, so its "
             "confidence is a guess: do not rely on it, or fit the model to such answers too"
+        )
+    if reply.familiar is not None and reply.familiar < HALF and reply.confidence is not None:
+        _note(
+            "the prompt is unlike those that the confidence was fitted on (familiar "
+            f"{reply.familiar:.2f}), so it is mostly that of the answer's token probabilities"
         )
     if trace:
         print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
