@@ -6,6 +6,7 @@ greedily after five examples of the source, in plain text. Answers, states and l
 kept in OUT, 100 answers a file, so that the command resumes.
 
     python bench/travel.py MODEL DATA OUT --answers 500 --seeds 1
+    python bench/travel.py MODEL DATA OUT --answers 500 --in-domain
 
 Seed 0 fits to all answers of the other sources, later seeds to 80 % of them. A state is reduced to
 its 256 main directions among the answers of the fit, in a random rotation, which keeps a ridge
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--answers", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--in-domain", action="store_true", help="a half of each, of all or alone")
     parser.add_argument("--layers", type=int, nargs="+", help="blocks to choose from")
     given = parser.parse_args()
     names = [file.stem for file in sorted(given.data.glob("*.jsonl"))]
@@ -59,7 +61,14 @@ def main() -> None:
                 _collect(engine, given.data / f"{name}.jsonl", file, start)
     sources = {name: _stored(given.out, name) for name in names}
     for name in names:
-        rated = [_rate(sources, name, seed, given.layers) for seed in range(given.seeds)]
+        if given.in_domain:
+            for seed in range(given.seeds):
+                _compare_halves(sources, name, seed, given.layers)
+            continue
+        rated = [
+            _rate(sources, name, _others(sources, name, seed), seed, given.layers)
+            for seed in range(given.seeds)
+        ]
         _show(name, sources[name]["right"], rated)
 
 
@@ -101,6 +110,8 @@ def _collect(engine: Any, data: Path, file: Path, start: int) -> None:
     part = file.with_suffix(".part.npz")
     np.savez(part, info=json.dumps(info), **arrays)
     part.rename(file)
+    right = sum(one["right"] for one in info)
+    print(f"{file.stem}: {len(ended)} of {len(asked)} answers ended, {right} right", flush=True)
 
 
 def _text(row: dict[str, Any], data: Path) -> str:
@@ -118,6 +129,7 @@ def _stored(folder: Path, name: str) -> dict[str, Any]:
     ends = [[*one["logprobs"], one["end"]] for one in info]
     pairs = [[sum(row[n : n + 2]) / 2 for n in range(len(row) - 1)] for row in ends]
     return {
+        "info": info,
         "right": np.array([one["right"] for one in info]),
         "features": np.array([features(one["logprobs"], one["end"]) for one in info]),
         "least pair": np.exp([min(row) for row in pairs]),
@@ -129,16 +141,46 @@ def _stored(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _rate(
-    sources: dict[str, Any], left: str, seed: int, layers: list[int] | None
-) -> dict[str, np.ndarray]:
-    """Return the confidences of the answers of a source by fits to the others."""
-    rng, kept, groups = np.random.default_rng(seed), {}, []
+def _others(sources: dict[str, Any], left: str, seed: int) -> dict[str, np.ndarray]:
+    """Return the answers of the other sources that a seed fits to."""
+    rng, kept = np.random.default_rng(seed), {}
     for name in sources:
         if name != left:
             count = len(sources[name]["right"])
             kept[name] = rng.permutation(count)[: count if seed == 0 else int(0.8 * count)]
-            groups += [Sourced(name, (name, row)) for row in kept[name]]
+    return kept
+
+
+def _compare_halves(
+    sources: dict[str, Any], name: str, seed: int, layers: list[int] | None
+) -> None:
+    """Print how a half of a source is rated by fits to its other half, alone and in the mix."""
+    rng = np.random.default_rng(seed)
+    halves = {
+        one: np.split(rng.permutation(len(s["right"])), [len(s["right"]) // 2])
+        for one, s in sources.items()
+    }
+    shown = f"{name}, seed {seed} (ECE / Brier / AUROC):"
+    for what, some in (
+        ("alone", {name: halves[name][0]}),
+        ("mix", {n: h[0] for n, h in halves.items()}),
+    ):
+        rest = halves[name][1]
+        c = _rate(sources, name, some, seed, layers)["GrACE"][rest]
+        found = evaluate(c, sources[name]["right"][rest], ("ece", "brier", "auroc"))
+        shown += f"  {what} " + " / ".join(f"{100 * value:.1f}" for value in found.values())
+    print(shown, flush=True)
+
+
+def _rate(
+    sources: dict[str, Any],
+    left: str,
+    kept: dict[str, np.ndarray],
+    seed: int,
+    layers: list[int] | None,
+) -> dict[str, np.ndarray]:
+    """Return the confidences of the answers of a source by fits to the answers `kept`."""
+    groups = [Sourced(name, (name, row)) for name, rows in kept.items() for row in rows]
 
     def of(read: Any) -> Any:
         return np.concatenate([read(sources[name])[rows] for name, rows in kept.items()])
@@ -166,12 +208,16 @@ def _rate(
         state_N += reduced[chosen.layer][place][1] @ weight_D
     shift_N = np.array([made.evidence.shift_of(row) for row in test])
     found["GrACE, prompts not known"] = sigmoid(state_N + shift_N)
+    if len(kept) == 1:
+        found["GrACE"] = sigmoid(state_N + shift_N)
+        return found
     first = f"first.{min(blocks)}"
     prompts = describe(of(lambda one: one["states"][first]), [group.source for group in groups])
     away_N = distances(sources[left]["states"][first], prompts.mean_SH, prompts.spread_SH)
     familiar = Familiar(prompts.near, (), 0.0)
     share_N = np.array([familiar.of(away) for away in away_N])
     found["GrACE"] = sigmoid(share_N * (state_N + shift_N) + (1 - share_N) * alone_N)
+    found["familiar"] = share_N
     print(f"{left}, seed {seed}: block {chosen.layer}, familiar {share_N.mean():.2f}", flush=True)
     return found
 
@@ -205,7 +251,7 @@ def _show(name: str, right: np.ndarray, rated: list[dict[str, np.ndarray]]) -> N
 
     ours = np.array([measure("GrACE", rows) for rows in draws])
     print(f"\n{name}: {len(right)} answers, {100 * right.mean():.1f}% right (ECE / Brier / AUROC)")
-    for method in rated[0]:
+    for method in [one for one in rated[0] if one != "familiar"]:
         line = f"  {method:26}" + "{:6.1f}{:6.1f}{:6.1f}".format(*measure(method, slice(None)))
         if method != "GrACE":
             away = np.array([measure(method, rows) for rows in draws]) - ours

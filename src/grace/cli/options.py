@@ -19,7 +19,9 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the r
 ModelPath = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Directory of a run, an adapter or an exported model, or a Hub id."
+        metavar="MODEL",
+        help="Directory of a run, an adapter or an exported model, a Hub id, or a model that has a "
+        "ready head (`grace list heads`).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -40,6 +40,42 @@ model = grace.load("path/to/this/directory")
 reply = model.ask("Who wrote Middlemarch?")
 print(reply.text, reply.confidence)
 ```
+{_ready(record["ready"]) if "ready" in record else ""}"""
+
+
+def _ready(ready: Mapping[str, Any]) -> str:
+    """Return what the card of a ready head says of its weights, its sources and its worth."""
+    weights = ready["weights"]
+    sources = [
+        f"| {one['name']} | {one['answers']} | {one['licence']} |" for one in ready["sources"]
+    ]
+    rated = [
+        f"| {one['name']} | {one['answers']} | {one['right']} | {one['familiar']} | "
+        f"{one['likelihood']} | {one['confidence']} |"
+        for one in ready["left_out"]
+    ]
+    shown = "\n".join(sources)
+    table = "\n".join(rated)
+    return f"""
+## Where it holds
+
+For the weights of `{weights["file"]}` only (sha256 {weights["sha256"]}). Fitted by GrACE
+{ready["version"]} to the model's answers to questions of these sources; no question is in this
+directory, and the examples of the prompt are in none of them.
+
+| source | answers | licence of the questions |
+|---|---|---|
+{shown}
+
+Each source left out in turn, so that neither its questions nor its answers were known (one seed;
+states reduced to 256 directions), and sources that are not in the fit; ECE / Brier score / AUROC in
+percent. `familiar` from 0 to 1 says how much of what is known of hidden states counts.
+
+| not known to the fit | answers | right (%) | familiar | likelihood | confidence |
+|---|---|---|---|---|---|
+{table}
+
+On questions of other kinds, watch `familiar` and recalibrate with graded answers.
 """
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from grace import plugins
 from grace.config import DataSettings, SampleSettings, from_dict, is_missing
 from grace.engines import ModelEngine
-from grace.engines.gguf import resolve_model
+from grace.engines.gguf import gguf_file, resolve_model
+from grace.engines.gguf.header import read_header
 from grace.errors import ModelError, first_line
 from grace.model.answering import Model
+from grace.model.ready import known_weights, ready_head
 from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
 from grace.tasks import load_task
 from grace.tasks.prompts import recorded_shots
@@ -31,7 +33,8 @@ def load(
     """Load a model with a calibrated confidence.
 
     Args:
-        path: a run directory, an adapter directory, an exported model, a GGUF file, or a Hub id.
+        path: a run directory, an adapter directory, an exported model, a Hub id, or a model that
+            the package has a head for (`grace list heads`), such as a GGUF file.
         adapter: an adapter or a run for the model at `path`.
         base: where the backbone is now, if it was moved after training.
         device: auto, cpu, cuda or cuda:N.
@@ -58,6 +61,11 @@ def load(
             f"directory, {Path(path).parent}"
         )
     folder = adapter_folder(Path(path), Path(adapter) if adapter else None)
+    if folder is None and base is None and not (Path(path) / CARD).is_file():
+        folder = ready_head(Path(path))
+        if folder is None and (file := gguf_file(Path(path))):
+            read_header(file)  # refuses what is no model
+            raise ModelError(_no_confidence(path))
     card = read_card(folder or Path(path))
     model = backbone(path, folder, card, base or (path if adapter else None))
     if trust_remote_code:
@@ -72,16 +80,21 @@ def load(
         trust_remote_code=trust_remote_code,
     )
     if loaded.readout is None:
-        raise ModelError(
-            f"{path} has no <CNF> token, so it has no confidence; train it with `grace run`, or "
-            "name its adapter"
-        )
+        raise ModelError(_no_confidence(path))
     if not card:
         raise ModelError(
             f"{folder or path} has <CNF> but no {CARD}, without which its confidence is another; "
             "copy that file too, or export the model again"
         )
     return described(loaded, Path(path), folder or Path(path), card)
+
+
+def _no_confidence(path: str | Path) -> str:
+    return (
+        f"{path} has no <CNF> token, so it has no confidence, and no ready head is for its weights "
+        f"(they are for {known_weights()}); fit one to graded answers with `grace fit`, train it "
+        "with `grace run`, or name its adapter"
+    )
 
 
 def _local(path: str | Path) -> str | Path:

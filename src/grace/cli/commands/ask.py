@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     'grace ask runs/qwen "Who wrote Middlemarch?"',
+    'grace ask SmolLM2-135M-Instruct.Q4_1.gguf "Who wrote Middlemarch?"',
     'grace ask runs/qwen "Who wrote Middlemarch?" --budget 8 --threshold 0.9',
     'grace ask runs/arc "Which is a prime?" --choice 4 --choice 7',
 )

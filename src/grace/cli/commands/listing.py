@@ -28,13 +28,14 @@ def list_(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="tasks, estimators, strategies, engines, graders, recipes, settings or runs.",
+            help="heads, tasks, estimators, strategies, engines, graders, recipes, settings or "
+            "runs.",
         ),
     ] = "runs",
     path: Annotated[Path, typer.Option(help="Folder in which to look for runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List your runs, or what is built in: tasks, estimators, settings, ..."""
+    """List your runs, or what is built in: heads, tasks, estimators, settings, ..."""
     rows = listing(what, path)
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -71,6 +72,7 @@ def listing(what: str, path: Path) -> Rows:
     """Return the rows of one kind of thing."""
     kinds: dict[str, Callable[[], Rows]] = {
         "runs": lambda: _runs(path),
+        "heads": _heads,
         "tasks": lambda: _plugins("tasks"),
         "estimators": lambda: _plugins("estimators"),
         "strategies": _strategies,
@@ -101,6 +103,17 @@ def _state(run: Path) -> str:
     except GraceError as error:
         return f"broken: {error}; see `grace run {run} --dry-run`"
     return "finished" if len(done) == len(STAGES) else f"done: {', '.join(done) or 'nothing'}"
+
+
+def _heads() -> Rows:
+    from grace.model.ready import known_heads
+
+    rows = []
+    for folder, ready in known_heads():
+        weights, names = ready["weights"], [one["name"] for one in ready["sources"]]
+        about = f"{weights['file']} (sha256 {weights['sha256'][:16]}...)"
+        rows.append({"name": folder.name, "about": f"{about}, fitted on {', '.join(names)}"})
+    return rows
 
 
 def _plugins(folder: str) -> Rows:

@@ -200,9 +200,12 @@ def export(
     """Export a trained model for Transformers, vLLM or llama.cpp."""
     from grace.export import export_model
     from grace.model.loading import adapter_folder, backbone
+    from grace.model.ready import ready_head
     from grace.pipeline.paths import absolute_model
 
     folder = adapter_folder(path, None)
+    if folder is None and base is None and not read_card(path):
+        folder = ready_head(path)
     if folder is None:
         if written := read_card(path).get("format"):
             raise ConfigError(
@@ -210,8 +213,8 @@ def export(
                 "made from"
             )
         raise ConfigError(
-            f"{path} is neither a run nor an adapter; name one of them, which grace run and "
-            "grace fit make"
+            f"{path} is neither a run nor an adapter, and no ready head is for it; name one of "
+            "them, which grace run and grace fit make"
         )
     model = backbone(path, folder, read_card(folder), base and absolute_model(base))
     written = export_model(path, folder, model, out, form=format, dtype=dtype, license_id=license_)

@@ -88,9 +88,7 @@ def gguf_file(path: Path) -> Path | None:
 def _unpacked(file: Path) -> Path:
     """Return the directory of a GGUF file's model, unpacking the file if there is none."""
     try:
-        is_now = file.stat()
-        content = _digest(file.resolve(), is_now.st_size, is_now.st_mtime_ns)
-        name = f"{content[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
+        name = f"{digest_of(file)[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
     place = cache_folder() / f"{name}{_version('gguf')}" / file.stem
@@ -111,9 +109,14 @@ def _unpacked(file: Path) -> Path:
     return place
 
 
+def digest_of(file: Path) -> str:
+    """Return the digest of a file of weights; while it does not change it is read once."""
+    is_now = file.stat()
+    return _digest(file.resolve(), is_now.st_size, is_now.st_mtime_ns)
+
+
 @functools.cache
 def _digest(file: Path, size: int, modified_ns: int) -> str:
-    """Return the digest of a file, which takes seconds: once, unless the file changes."""
     return digest(file)
 
 

@@ -144,10 +144,10 @@ def _results(
                 whole,
                 task=f"{whole.task}: {source or 'others'}",
                 train_task=f"{whole.train_task}: {source or 'others'}",
-                **{
-                    field: [getattr(whole, field)[row] for row in rows]
-                    for field in ("confidence", "correct", "ids", "groups")
-                },
+                confidence=[whole.confidence[row] for row in rows],
+                correct=[whole.correct[row] for row in rows],
+                ids=[whole.ids[row] for row in rows],
+                groups=[whole.groups[row] for row in rows],
             )
 
 
