@@ -14,6 +14,7 @@ import grace
 import tiny_models
 from grace.cnf import Readout, add_cnf, find_readout, trainable_rows
 from grace.engines import Sampling
+from grace.engines.local import loading
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -351,3 +352,22 @@ def test_a_real_backbone_keeps_its_logits_and_loses_no_answer(shared: Path):
     greedy = Sampling(max_new_tokens=8)
     left, right = dict(base.generate(prompts, greedy)), dict(grown.generate(prompts, greedy))
     assert all(left[i][0].token_ids == right[i][0].token_ids for i in range(8))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "has", "said"),
+    [
+        ("cuda", "auto", ["vllm"], "model.engine=vllm"),
+        ("cuda", "auto", [], ""),
+        ("cpu", "auto", ["vllm", "avx512_bf16"], "model.dtype=bfloat16"),
+        ("cpu", "auto", ["amx_tile"], "model.dtype=bfloat16"),
+        ("cpu", "float32", ["amx_tile"], ""),
+        ("cpu", "auto", ["vllm"], ""),
+    ],
+)
+def test_a_faster_way_is_named_where_there_is_one(device, dtype, has, said, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name in has or None)
+    for name in ("amx_tile", "avx512_bf16"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in has)
+    found = loading.faster(torch.device(device), dtype)
+    assert said in found and bool(found) == bool(said)

@@ -77,9 +77,12 @@ class Engines:
     def sampling(self) -> ModelEngine:
         """The engine that samples the backbone's answers: `base`, unless `model.engine` differs."""
         from grace.engines.kinds import load_engine, own_options
+        from grace.engines.local.loading import faster
 
         model = self._settings.model
         if model.engine == "transformers":
+            if hint := faster(self.base.device, model.dtype):
+                say(hint)
             return self.base
         options = own_options(model.engine_options, "model.engine_options")
         return load_engine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from grace.store import AGAIN, ROWS, is_run, read_card, read_object
 MOST_LAYERS = 10_000  # of a folder without safetensors
 # what is built; max_window_layers (28 unless told otherwise) only says which of them differ
 LAYERS = re.compile(r"n_layers?|layers|num_(hidden_|encoder_|decoder_)?layers|(en|de)coder_layers")
+BFLOAT16 = ("amx_tile", "avx512_bf16")  # what processors that compute in bfloat16 support
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -229,6 +231,19 @@ def eos_ids(
     if not ids:
         raise ModelError("neither tokenizer nor model names an end token; set eos_token")
     return ids
+
+
+def faster(device: torch.device, dtype: str) -> str:
+    """Return a faster way to do the same on this machine, empty if there is none."""
+    if device.type == "cuda" and importlib.util.find_spec("vllm"):
+        return "vLLM is installed: --set model.engine=vllm samples answers several times faster"
+    multiplies = (getattr(torch.cpu, f"_is_{name}_supported", bool) for name in BFLOAT16)
+    if device.type == "cpu" and dtype == "auto" and any(known() for known in multiplies):
+        return (
+            "this processor computes in bfloat16: --set model.dtype=bfloat16 reads prompts several "
+            "times faster, and rounds confidences a little (about 0.005)"
+        )
+    return ""
 
 
 def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
