@@ -5,9 +5,13 @@ Each ratio is measured in one run, in which the two sides take turns:
 - tokens per second with confidence / without, greedy and sampled, the same responses: against
   the model as it came, and against one that has the row but does not read it;
 - with `--traced`, a finished run with `grace.trace=true`: with c at every token / at the end only;
-- eight separate calls / one call for n = 8 samples per question, in seconds.
+- eight separate calls / one call for n = 8 samples per question, in seconds;
+- with `--uneven T`, samples at a temperature at which their lengths differ a lot: tokens per second
+  of rows that are replaced as soon as they end / of batches that wait for their longest row.
+  `--side` draws one of the two, and prints the most memory that this process took.
 
     python bench/generation.py
+    python bench/generation.py --uneven 3 --max-new-tokens 256 --rounds 3
     python bench/generation.py --model DIR --questions FILE.jsonl
     python bench/generation.py --traced RUN
 """
@@ -15,18 +19,22 @@ Each ratio is measured in one run, in which the two sides take turns:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
 import functools
+import resource
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from timing import in_turns
 
 import grace
 from grace.chat import encode_chat
 from grace.cnf import add_cnf
-from grace.engines import Sampling
+from grace.engines import Sampling, transformers
 from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
 from grace.pocket import QUESTIONS
@@ -111,6 +119,46 @@ def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -
     return statistics.median(a.processor / b.processor for a, b in pairs)
 
 
+@contextlib.contextmanager
+def batch_by_batch() -> Iterator[None]:
+    """Make units of work as large as a batch, so that no row takes the place of another."""
+    usual, transformers.ROWS_TO_COME = transformers.ROWS_TO_COME, 1
+    yield
+    transformers.ROWS_TO_COME = usual
+
+
+def uneven(path: str, texts: list[str], rounds: int, sampling: Sampling, side: str) -> None:
+    """Print tokens per second of the two ways to draw samples of different lengths."""
+    engine, _ = engines(path, same_rows=False)
+    prompts = [encode_chat(engine.tokenizer, [{"role": "user", "content": t}]) for t in texts]
+
+    def drawn() -> dict[int, list[tuple[int, ...]]]:
+        made = engine.generate(prompts, sampling)
+        return {index: [one.token_ids for one in several] for index, several in made}
+
+    def in_batches() -> dict[int, list[tuple[int, ...]]]:
+        with batch_by_batch():
+            return drawn()
+
+    sides = {"replaced": drawn, "batches": in_batches}
+    if side:
+        sides[side]()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(f"{side}: {peak:.2f} GB at most")
+        return
+    fast, slow = in_turns(*sides.values(), rounds=rounds, warm=0)
+    lengths = [len(tokens) + 1 for several in fast[0].result.values() for tokens in several]
+    alike = sum(fast[0].result[i] == slow[0].result[i] for i in fast[0].result)
+    tenths = np.quantile(lengths, (0.1, 0.5, 0.9, 1)).astype(int).tolist()
+    speed = statistics.median(sum(lengths) / one.processor for one in fast)
+    ratio = statistics.median(b.processor / a.processor for a, b in zip(fast, slow, strict=True))
+    print(
+        f"{len(lengths)} samples of {np.mean(lengths):.0f} tokens (10, 50, 90, 100 %: {tenths}); "
+        f"the same ones for {alike} of {len(prompts)} questions\n"
+        f"rows replaced: {speed:.0f} tokens/s, {ratio:.2f} times those of batches"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="pocket")
@@ -119,11 +167,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--max-new-tokens", type=int, default=32)
+    parser.add_argument("--uneven", type=float, metavar="T", help="temperature of uneven samples")
+    parser.add_argument("--side", choices=("replaced", "batches"), default="")
     arguments = parser.parse_args()
     path, longest = resolve_model(arguments.model), arguments.max_new_tokens
     texts = [
         f"Question: {text}\nGuess:" for text in questions(arguments.questions, arguments.count)
     ]
+    if arguments.uneven:
+        sampling = Sampling(4, arguments.uneven, 1.0, longest)
+        uneven(path, texts, arguments.rounds, sampling, arguments.side)
+        return
     for name, sampling in (
         ("greedy", Sampling(1, 0.0, 1.0, longest)),
         ("T 0.8, n = 8", Sampling(8, 0.8, 1.0, longest)),

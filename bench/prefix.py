@@ -3,8 +3,10 @@
 Prints questions per second with the shared prefix / without, measured in one run in which the sides
 take turns, for sampling, for scoring responses, for their features and for training steps; the
 responses must be the same. Also prints sampling with room in the KV cache / with a KV cache that is
-copied at every step, and scoring with the logits of a few positions at a time / of all positions
-of a batch. `--vocabulary` adds random rows, and answers of random tokens and lengths are scored.
+copied at every step, scoring with the logits of a few positions at a time / of all positions of a
+batch, and rating answers whose log-probabilities are known, with the logits of a few tokens / of
+all tokens and positions. `--vocabulary` adds random rows, and answers of random tokens and lengths
+are scored.
 
     python bench/prefix.py
     python bench/prefix.py --only chunks --vocabulary 151936 --max-new-tokens 256
@@ -28,7 +30,7 @@ from transformers.cache_utils import DynamicLayer
 from grace.chat import encode_chat
 from grace.cnf import CnfTokens, add_cnf
 from grace.config import DataSettings, PaperSettings
-from grace.engines import Sampling
+from grace.engines import Known, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.local import forward
 from grace.engines.local.cache import RoomyLayer
@@ -55,16 +57,19 @@ def questions(path: Path | None, count: int) -> list[Question]:
 @contextlib.contextmanager
 def without(what: str, engine: TransformersEngine) -> Iterator[None]:
     """Turn off the shared prefix, the room in the KV cache, or the head in chunks of positions."""
-    place: Any
-    place, name, off = {
-        "prefix": (forward, "SHORTEST", 10**9),
-        "room": (RoomyLayer, "update", DynamicLayer.update),
-        "chunks": (engine.forward, "apart", False),
-    }[what]
-    usual = getattr(place, name)
-    setattr(place, name, off)
+    every = engine.forward, "apart", False
+    switches: dict[str, list[tuple[Any, str, Any]]] = {
+        "prefix": [(forward, "SHORTEST", 10**9)],
+        "room": [(RoomyLayer, "update", DynamicLayer.update)],
+        "chunks": [every],
+        "known": [every, (engine.forward, "reads_few", False)],
+    }
+    usual = [(place, name, getattr(place, name)) for place, name, _ in switches[what]]
+    for place, name, off in switches[what]:
+        setattr(place, name, off)
     yield
-    setattr(place, name, usual)
+    for place, name, value in usual:
+        setattr(place, name, value)
 
 
 def ratio(
@@ -142,9 +147,10 @@ def main() -> None:
     if arguments.vocabulary:
         made.model.resize_token_embeddings(arguments.vocabulary, mean_resizing=False)
     cnf = add_cnf(made.model, made.tokenizer, head="linear")
-    engine = TransformersEngine(made.model, made.tokenizer, stops=stop_ids(made.tokenizer, ["\n"]))
-    drawn = questions(arguments.questions, arguments.shots + arguments.count)
-    shots, asked = drawn[: arguments.shots], drawn[arguments.shots :]
+    stops = stop_ids(made.tokenizer, ["\n"])
+    engine = TransformersEngine(made.model, made.tokenizer, evidence=Evidence.none(), stops=stops)
+    asked_for = questions(arguments.questions, arguments.shots + arguments.count)
+    shots, asked = asked_for[: arguments.shots], asked_for[arguments.shots :]
     data, task = DataSettings(prompt="text", template=arguments.template), load_task("jsonl")
     chats = [conversation(task, question, data, shots) for question in asked]
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
@@ -153,6 +159,15 @@ def main() -> None:
         responses = random_answers(arguments.vocabulary, len(prompts), arguments.max_new_tokens)
     else:
         responses = check(engine, prompts, sampling)
+    drawn = engine.logprobs(prompts, responses)
+    known = [Known(logprobs, end) for logprobs, end in drawn]
+    apart = [
+        abs(a - b)
+        for (a, _), (b, _) in zip(
+            engine.rated(prompts, responses, known), engine.rated(prompts, responses), strict=True
+        )
+    ]
+    print(f"c with known log-probabilities differs by at most {max(apart):.1e}")
     lengths = [np.mean(list(map(len, some))) for some in (prompts, responses)]
     print(
         f"{lengths[0]:.0f} tokens a prompt, {forward.shared(prompts)} shared; {lengths[1]:.1f} said"
@@ -163,6 +178,7 @@ def main() -> None:
         ("scoring", "prefix", lambda: lambda: engine.confidences(prompts, responses)),
         ("log-probabilities", "prefix", lambda: lambda: engine.logprobs(prompts, responses)),
         ("chunks", "chunks", lambda: lambda: engine.logprobs(prompts, responses)),
+        ("rating", "known", lambda: lambda: engine.rated(prompts, responses, known)),
         ("features", "prefix", lambda: lambda: engine.features(prompts, responses)),
         ("training", "prefix", lambda: training(engine, cnf, prompts, responses)),  # changes it
     ):

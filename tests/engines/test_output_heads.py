@@ -11,6 +11,7 @@ import transformers
 import tiny_models
 from grace.cnf import add_cnf, count_rows, without
 from grace.config import PaperSettings
+from grace.engines import Known
 from grace.engines.local import scoring
 from grace.engines.local.forward import Forward, head_shape
 from grace.engines.local.loading import head_in_float32
@@ -126,6 +127,26 @@ def check(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch, at_once: 
         assert [*got.logprobs, got.end_logprob] == pytest.approx(
             [*logprobs, end], abs=1e-5, rel=1e-5
         )
+        ours_KQ = torch.tensor(got.readings).sigmoid()
+        torch.testing.assert_close(ours_KQ, c_KQ, atol=1e-5, rtol=0)
+    check_known(engine, prompts, answers, wanted)
+
+
+def check_known(engine: TransformersEngine, prompts: Any, answers: Any, wanted: Any) -> None:
+    """Compare again, with log-probabilities that are known: a linear read-out takes few rows."""
+    few = engine.readout.head == "linear" and engine.forward.reads_few
+    plain = isinstance(engine.model.get_output_embeddings(), torch.nn.Linear)  # not an adapter's
+    assert few == (engine.readout.head == "linear" and engine.forward.apart and plain)
+    known = [Known(logprobs, end) for logprobs, end, _ in wanted]
+    widths = set()
+    with engine.model.get_output_embeddings().register_forward_hook(
+        lambda _, __, output: widths.add(output.shape[-1])
+    ):
+        scored = [*engine._scored(prompts, answers, known)]
+    assert widths == {len(engine.readout.ids) if few else count_rows(engine.model)}
+    for got, (logprobs, end, c_KQ) in zip(scored, wanted, strict=True):
+        assert got.logprobs == pytest.approx(logprobs, abs=1e-5, rel=1e-5)
+        assert got.end_logprob == pytest.approx(end, abs=1e-5, rel=1e-5)
         ours_KQ = torch.tensor(got.readings).sigmoid()
         torch.testing.assert_close(ours_KQ, c_KQ, atol=1e-5, rtol=0)
 

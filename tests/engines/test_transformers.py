@@ -500,7 +500,7 @@ def test_no_prompts_give_no_results(tiny):
 
 
 def test_the_plan_is_by_length_within_the_budget_and_repeats(tiny):
-    engine = engine_of(tiny, batch_size=8)
+    engine = engine_of(tiny, batch_size=1)  # a unit has eight rows for each one in flight
     prompts = tiny_models.prompts(engine.tokenizer, 16)
     plan = engine.plan(prompts, num_samples=2)
     assert plan == engine.plan(prompts, num_samples=2)
@@ -512,15 +512,17 @@ def test_the_plan_is_by_length_within_the_budget_and_repeats(tiny):
 
 
 def test_one_unit_of_the_plan_is_bitwise_what_the_whole_run_gives(tiny):
-    engine = engine_of(tiny, batch_size=8)
-    prompts = tiny_models.prompts(engine.tokenizer, 8)
-    keys = [f"q{i}" for i in range(8)]
+    engine = engine_of(tiny, batch_size=3)
+    prompts = tiny_models.prompts(engine.tokenizer, 12)
+    keys = [f"q{i}" for i in range(12)]
     whole = generate(engine, prompts, SAMPLED, keys)
-    for batch in reversed(engine.plan(prompts, SAMPLED.num_samples, SAMPLED.max_new_tokens)):
-        unit = engine.generate_batch(
+    plan = engine.plan(prompts, SAMPLED.num_samples, SAMPLED.max_new_tokens)
+    assert len(plan) == 2
+    for batch in reversed(plan):
+        unit = engine.generate_unit(
             [prompts[i] for i in batch], SAMPLED, keys=[keys[i] for i in batch]
         )
-        assert unit == [whole[i] for i in batch]
+        assert dict(unit) == dict(enumerate(whole[i] for i in batch))
 
 
 def test_the_prompt_is_prefilled_once_for_all_its_samples(tiny, monkeypatch):

@@ -247,11 +247,11 @@ def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: 
 
     run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
     drawn = []
-    generate = TransformersEngine.generate_batch
+    generate = TransformersEngine.generate_unit
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             TransformersEngine,
-            "generate_batch",
+            "generate_unit",
             lambda self, prompts, *rest, **how: (
                 drawn.append(len(prompts)) or generate(self, prompts, *rest, **how)
             ),

@@ -87,6 +87,13 @@ class LayerStates(NamedTuple):
     at_steps: StepStates
 
 
+class Known(NamedTuple):
+    """The log-probabilities of a response and its end, as this very model has drawn it."""
+
+    logprobs: Sequence[float]
+    end: float
+
+
 class SampleStream(Protocol):
     """Samples of one prompt; `tokens` counts all tokens generated, those of stopped samples too."""
 
@@ -198,9 +205,12 @@ class ModelEngine(Engine, Protocol):
         ...
 
     def rated(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> list[tuple[float, float | None]]:
-        """Return c of given responses, and how familiar their prompts are (None: not known)."""
+        """Return c of given responses, and how familiar their prompts are (None: not known).
+
+        `known` are the log-probabilities of all responses, if this very model has drawn them.
+        """
         ...
 
     @property
@@ -218,8 +228,10 @@ class ModelEngine(Engine, Protocol):
         """The most tokens of a prompt with its response, None if there is no limit."""
         ...
 
-    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, the end step last."""
+    def traces(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
+    ) -> list[list[float]]:
+        """Return c at every step of given responses, the end step last; `known` as in `rated`."""
         ...
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:

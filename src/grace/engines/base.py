@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grace.cnf import Readout
-from grace.engines import AT_ONCE, LAST, Features, Ids, Sampling
+from grace.engines import AT_ONCE, LAST, Features, Ids, Known, Sampling
 from grace.engines.reading import NO_CNF, Reader, Scored
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
@@ -45,21 +45,29 @@ class BaseEngine(ABC):
         return [c for c, _ in self.rated(prompts, responses)]
 
     def rated(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> list[tuple[float, float | None]]:
-        """Return c of given responses, and how familiar their prompts are (None: not known)."""
+        """Return c of given responses, and how familiar their prompts are (None: not known).
+
+        `known` are the log-probabilities of all responses, if this very model has drawn them: an
+        engine need not compute them again.
+        """
         if self.readout is None:
             raise ModelError(NO_CNF)
+        if self.evidence is None:
+            known = [Known((), 0.0)] * len(prompts)  # c is one reading
         pairs = [self.reader.read_for_c(*pair) for pair in zip(prompts, responses, strict=True)]
 
         def rate(one: Scored) -> tuple[float, float | None]:
             return self.reader.confidence(one), self.reader.familiar(one.readings)
 
-        return self._each([p for p, _ in pairs], [r for _, r in pairs], rate)
+        return self._each([p for p, _ in pairs], [r for _, r in pairs], rate, known)
 
-    def traces(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[list[float]]:
-        """Return c at every step of given responses, the end step last."""
-        return self._each(prompts, responses, self.reader.trace)
+    def traces(
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
+    ) -> list[list[float]]:
+        """Return c at every step of given responses, the end step last; `known` as in `rated`."""
+        return self._each(prompts, responses, self.reader.trace, known)
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
@@ -72,14 +80,15 @@ class BaseEngine(ABC):
         prompts: Sequence[Ids],
         responses: Sequence[Ids],
         rate: Callable[[Scored], Value],
+        known: Sequence[Known] = (),
     ) -> list[Value]:
         """Return a value of each response; an error stops the scoring of the others."""
-        with closing(self._scored(prompts, responses)) as scored:
+        with closing(self._scored(prompts, responses, known)) as scored:
             return [rate(one) for one in scored]
 
     @abstractmethod
     def _scored(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> Generator[Scored, None, None]:
         """Yield given responses with their log-probabilities and readings."""
 
@@ -133,7 +142,7 @@ class StepEngine(BaseEngine):
         )
 
     def _scored(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> Generator[Scored, None, None]:
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, 1, given=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
-from grace.engines.local.batching import attempt, out_of_memory
+from grace.engines.local.batching import attempt, free_memory, group, out_of_memory
 from grace.engines.local.drawing import Drawing, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import Loaded, load
@@ -17,6 +17,8 @@ from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
+
+ROWS_TO_COME = 8  # rows of a unit of work for each one that is sampled side by side
 
 
 class TransformersEngine(LocalScorer):
@@ -81,12 +83,20 @@ class TransformersEngine(LocalScorer):
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
     ) -> list[list[int]]:
-        """Return batches of prompt indices, longest first, within the memory budget.
+        """Return units of work as lists of prompt indices, longest prompts first.
 
-        The plan depends on the arguments alone. The results of a batch do not depend on the batches
-        before it.
+        A unit holds several times as many rows as are sampled side by side, since those that have
+        ended make place for others. The plan depends on the arguments alone, and the results of a
+        unit do not depend on the units before it.
         """
-        return self._group(prompts, num_samples, new_tokens=max_new_tokens)
+        return group(
+            prompts,
+            max_rows=ROWS_TO_COME * self.batch_size,
+            max_tokens=ROWS_TO_COME * self._most_tokens(),
+            num_samples=num_samples,
+            new_tokens=max_new_tokens,
+            even=False,
+        )
 
     def generate(
         self,
@@ -95,41 +105,44 @@ class TransformersEngine(LocalScorer):
         *,
         keys: Sequence[str] | None = None,
     ) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (prompt index, its samples) batch by batch, in the order of `plan`.
+        """Yield (prompt index, its samples) as they finish, in the order of `plan`.
 
         `keys` name the prompts for the random numbers; by default these are their positions.
         """
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
-        for batch in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
-            batch_keys = [keys[i] for i in batch]
-            results = self.generate_batch([prompts[i] for i in batch], sampling, keys=batch_keys)
-            yield from zip(batch, results, strict=True)
+        for unit in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):
+            unit_keys = [keys[i] for i in unit]
+            for place, samples in self.generate_unit(
+                [prompts[i] for i in unit], sampling, keys=unit_keys
+            ):
+                yield unit[place], samples
 
-    def generate_batch(
+    def generate_unit(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str]
-    ) -> list[list[Generation]]:
-        """Return the samples of each prompt of a batch of `plan`, in parts if memory runs out."""
-        count, rows = sampling.num_samples, len(prompts) * sampling.num_samples
-        if rows <= self.batch_size:
-            result = attempt(lambda: self._decode(Part(prompts, sampling, keys)))
-            if result is not None:
-                return result
-        if len(prompts) > 1:
-            half = len(prompts) // 2
-            first = self.generate_batch(prompts[:half], sampling, keys=keys[:half])
-            return first + self.generate_batch(prompts[half:], sampling, keys=keys[half:])
-        if count == 1:
-            raise out_of_memory(len(prompts[0]) + sampling.max_new_tokens)
-        some = count // 2 if rows <= self.batch_size else self.batch_size
-        rest = replace(
-            sampling, num_samples=count - some, first_sample=sampling.first_sample + some
-        )
-        parts = [
-            self.generate_batch(prompts, part, keys=keys)
-            for part in (replace(sampling, num_samples=some), rest)
-        ]
-        return [before + after for before, after in zip(*parts, strict=True)]
+    ) -> Iterator[tuple[int, list[Generation]]]:
+        """Yield (prompt index, its samples) of a unit in order, in halves if memory runs out."""
+        most, left, done = self.batch_size, list(range(len(prompts))), 0
+        made: dict[int, dict[int, Generation]] = {}
+        while left:
+            asked = list(left)
+            room = partial(self.room, most=most, free=free_memory(self.device))
+            part = Part([prompts[i] for i in asked], sampling, [keys[i] for i in asked])
+            drawing = Drawing(self, [part], room)
+            running = drawing.finished()
+            while found := attempt(partial(next, running, ())):
+                (row, generation) = found
+                at, sample = divmod(row, sampling.num_samples)
+                samples = made.setdefault(asked[at], {})
+                samples[sample] = generation
+                if len(samples) == sampling.num_samples:
+                    left.remove(asked[at])
+                while done not in left and done in made:
+                    yield done, [one for _, one in sorted(made.pop(done).items())]
+                    done += 1
+            if found is None and drawing.in_flight == 1:
+                raise out_of_memory(max(len(prompts[i]) for i in left) + sampling.max_new_tokens)
+            most = drawing.in_flight // 2
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
         """Return the samples of one prompt, which can be started one by one (see `Stream`)."""
@@ -141,12 +154,6 @@ class TransformersEngine(LocalScorer):
         for part in parts:
             check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
         return Drawing(self, parts)
-
-    def _decode(self, part: Part) -> list[list[Generation]]:
-        drawing = Drawing(self, [part])
-        drawing.run()
-        flat, n = drawing.generations(), part.sampling.num_samples
-        return [flat[i : i + n] for i in range(0, len(flat), n)]
 
 
 ENGINE = TransformersEngine

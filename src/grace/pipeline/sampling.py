@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from grace.engines import AT_ONCE, ModelEngine, Sampling
+from grace.engines import AT_ONCE, Known, ModelEngine, Sampling
 from grace.estimators import Answers, Draw, Draws, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split
@@ -44,9 +44,14 @@ class Unit(NamedTuple):
         """The ids of the responses, in the order in which they are stored."""
         return [response_id(key, k) for key in self.keys for k in range(self.sampling.num_samples)]
 
-    def answer(self, engine: ModelEngine) -> list[Response]:
-        """Sample the responses to all questions of the unit."""
-        samples = dict(engine.generate(self.prompts, self.sampling, keys=self.keys))
+    def answer(
+        self, engine: ModelEngine, advance: Callable[[int], None] = lambda count: None
+    ) -> list[Response]:
+        """Sample the responses to all questions of the unit; `advance` counts those answered."""
+        samples: dict[int, list[Generation]] = {}
+        for place, found in engine.generate(self.prompts, self.sampling, keys=self.keys):
+            samples[place] = found
+            advance(1)
         traced = is_traced(engine)
         return [
             Response(
@@ -119,16 +124,18 @@ def _rate_split(context: Context, split: Split) -> None:
 
 
 def _rated(engine: ModelEngine, samples: Samples) -> list[Response]:
-    """Return responses with the confidence that an engine gives them, None where there is none."""
+    """Return the model's own responses with their confidence, None where there is none."""
     responses = samples.responses
     ended = [row for row, one in enumerate(responses) if is_whole(one)]
     if not is_traced(engine):
-        values = dict(zip(ended, engine.confidences(*samples.token_ids(ended)), strict=True))
+        known = _known(responses[row] for row in ended)
+        found = engine.rated(*samples.token_ids(ended), known)
+        values = {row: c for row, (c, _) in zip(ended, found, strict=True)}
         return [
             dataclasses.replace(one, confidence=values.get(row))
             for row, one in enumerate(responses)
         ]
-    traces = engine.traces(*samples.token_ids(range(len(responses))))
+    traces = engine.traces(*samples.token_ids(range(len(responses))), _known(responses))
     values = {row: traces[row][-1] for row in ended}
     return [
         dataclasses.replace(
@@ -138,6 +145,11 @@ def _rated(engine: ModelEngine, samples: Samples) -> list[Response]:
         )
         for row, one in enumerate(responses)
     ]
+
+
+def _known(responses: Iterable[Response]) -> list[Known]:
+    """Return the log-probabilities that are stored; an end that was cut off counts for nothing."""
+    return [Known(one.logprobs, one.end_logprob or 0.0) for one in responses]
 
 
 def is_traced(engine: ModelEngine) -> bool:
@@ -167,11 +179,10 @@ def sample_split(context: Context, answers: Answers, split: Split, sampling: Sam
     with progress(f"sample {label}", len(questions), done=done, unit="questions") as advance:
         for unit in left:
             start = time.perf_counter()
-            rows = unit.answer(engine)
+            rows = unit.answer(engine, advance)
             seconds = time.perf_counter() - start
             context.directory.add_time(owner, f"{label}/{unit.number}", seconds, len(rows))
             split.responses.append(rows)
-            advance(len(unit.keys))
 
 
 def further(context: Context, count: int, temperature: float) -> Sampling:

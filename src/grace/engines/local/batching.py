@@ -1,4 +1,4 @@
-"""Group sequences into batches, and halve a batch if memory runs out."""
+"""Group sequences into batches by the memory there is, and halve a batch if it runs out."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ def group(
     max_tokens: int,
     num_samples: int = 1,
     new_tokens: int = 0,
+    even: bool = True,
 ) -> list[list[int]]:
     """Return batches of indices, longest sequence first, at least one sequence per batch.
 
     A batch holds at most `max_rows` rows and, padded, about `max_tokens` tokens; each sequence
-    counts `num_samples` times, with `new_tokens` more. If all sequences share a prefix, which is
-    read once, a batch also ends before a sequence whose remainder is less than half as long as the
-    first one's, since most of it would be padding. The result depends on the arguments alone.
+    counts `num_samples` times, with `new_tokens` more. `even`: if all sequences share a prefix,
+    which is read once, a batch also ends before a sequence whose remainder is less than half as
+    long as the first one's, since most of it would be padding. The result depends on the arguments
+    alone.
     """
     lengths = list(map(len, sequences))
-    common = shared(sequences) if lengths else 0
+    common = shared(sequences) if lengths and even else 0
     batches: list[list[int]] = []
     room = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
@@ -70,6 +72,15 @@ def run_batches(
         else:
             raise out_of_memory(len(sequences[batch[0]]))
     return [results[i] for i in range(len(results))]
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that new tensors may take on a CUDA device; None where nobody knows."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free + kept)
 
 
 def attempt(run: Callable[[], Result]) -> Result | None:

@@ -1,4 +1,4 @@
-"""A KV cache with spare room for the next tokens.
+"""A KV cache with spare room for the next tokens, whose rows can be exchanged.
 
 The usual cache of transformers is copied whole at every step, which after a long prompt takes
 longer than the model's own arithmetic.
@@ -39,6 +39,20 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
         self.values = self._appended("values", self.values, value_states)
         return self.keys, self.values
 
+    def regroup(self, kept: Tensor, others: RoomyLayer | None, width: int) -> None:
+        """Keep some rows and the last `width` columns, and add the rows of another layer."""
+        for name in ("keys", "values"):
+            parts = [getattr(self, name)[kept], *([getattr(others, name)] if others else [])]
+            rows, (_, heads, _, size) = sum(map(len, parts)), parts[0].shape
+            room = parts[0].new_zeros(rows, heads, width + width // SPARE + 1, size)
+            start = 0
+            for part in parts:
+                part = part[:, :, -width:]
+                room[start : start + len(part), :, width - part.shape[2] : width] = part
+                start += len(part)
+            self._rooms[name] = room
+            setattr(self, name, room[:, :, :width])
+
     def _appended(self, name: str, held: Tensor, new: Tensor) -> Tensor:
         start, end = held.shape[-2], held.shape[-2] + new.shape[-2]
         room = self._rooms.get(name)
@@ -53,3 +67,17 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
             self._rooms[name] = room
         room[:, :, start:end] = new
         return room[:, :, :end]
+
+
+def regroup(cache: Any, kept: Tensor, others: Any, width: int) -> bool:
+    """Keep some rows of a cache and add all of another, right-aligned in `width` columns.
+
+    Returns whether the cache could do so. One with another memory than keys and values keeps its
+    columns, and takes no rows from another.
+    """
+    if all(isinstance(layer, RoomyLayer) for layer in cache.layers):
+        for at, layer in enumerate(cache.layers):
+            layer.regroup(kept, others.layers[at] if others else None, width)
+        return True
+    cache.reorder_cache(kept)
+    return False

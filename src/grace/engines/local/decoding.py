@@ -6,13 +6,18 @@ end is that of all of them together, at temperature 1. Tokens that are read and 
 of a linear read-out, or `<CNF>` where c is read at the prompt) are removed from the distribution
 that is sampled.
 
-Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L padded prompt
-length, T steps, V vocabulary, E end tokens, Q readings of a step.
+Rows that have ended make place for others (continuous batching). The last columns of the KV cache
+are the last tokens of all rows, whenever each began, with padding before the first ones; so masks,
+positions and the distances of sliding windows are those of any left-padded batch.
+
+Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L columns of the
+cache, T most steps of a row, V vocabulary, E end tokens, Q readings of a step, X distances (0 or
+1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,13 +26,12 @@ from torch import Tensor
 
 from grace.cnf import log1mexp
 from grace.engines import Ids
-from grace.engines.local.draws import Draws
+from grace.engines.local.cache import regroup
+from grace.engines.local.draws import Draws, Part
 from grace.engines.local.forward import Forward, begin, numbers
 from grace.engines.reading import Drawn, Reader
 from grace.engines.responses import response
 from grace.records import Generation
-
-COMPACT_BELOW = 0.8  # drop finished rows once fewer than this share are left
 
 
 class Ends(NamedTuple):
@@ -44,27 +48,57 @@ class Ends(NamedTuple):
         return cls(stops_E, eos_E, reader)
 
 
-@torch.inference_mode()
-def steps(
-    forward: Forward, batch: Batch, record: Rows, draws: Draws, ends: Ends
-) -> Generator[int, None, None]:
-    """Sample the rows of a batch into the record; yield the number of each step once it is written.
+class Prefilled(NamedTuple):
+    """B prompts that the model has read, up to the logits of their first token."""
 
-    Nothing is computed between two steps, so closing the generator stops the computation.
+    cache: Any
+    logits_BV: Tensor
+    position_B: Tensor  # of the next token: their lengths
+    distance_BX: Tensor  # from the prompts of training, if known
+
+    @classmethod
+    @torch.inference_mode()
+    def read(
+        cls, forward: Forward, prompts: Sequence[Ids], device: torch.device, prefix: Any = None
+    ) -> Prefilled:
+        """Read each prompt once; `prefix` holds the tokens that all of them begin with, if any."""
+        unread = begin(forward, prompts, device, keep=1, prefix=prefix)
+        cache = forward.empty_cache() if unread.cache is None else unread.cache
+        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
+        logits, cache = forward(*columns, cache=cache, use_cache=True)
+        logits_BV = numbers(logits[:, -1])
+        distance_B = forward.distances([1] * len(prompts))
+        distance_BX = logits_BV[:, :0] if distance_B is None else distance_B[:, None]
+        return cls(cache, logits_BV, unread.positions_BC[:, -1] + 1, distance_BX)
+
+
+class Rows(NamedTuple):
+    """R rows, with what each has drawn so far; the columns of a record from its step on are void.
+
+    The last column takes what is computed for a row that has ended.
     """
-    for step in range(record.tokens_RT.shape[1]):
-        choice = _choose(batch.logits_RV, ends, draws, batch.rows_R, step)
-        if batch.distance_R is not None:
-            read_RQ = torch.cat([choice.reading_RQ, batch.distance_R[:, None]], dim=1)
-            choice = choice._replace(reading_RQ=read_RQ)
-        _write(record, batch, choice, step)
-        yield step
-        last_R = draws.longest_R[batch.rows_R] <= step + 1
-        if not batch.advance(forward, choice, last_R):
-            break
+
+    number_R: Tensor  # of each in its drawing
+    step_R: Tensor  # steps that it has taken
+    live_R: Tensor  # still sampled
+    ended_R: Tensor  # by an end token, at its last step
+    position_R: Tensor  # of the next token: the columns of the cache that count
+    logits_RV: Tensor
+    distance_RX: Tensor
+    tokens_RT: Tensor
+    logprobs_RT: Tensor  # of the token, or of the end
+    readings_RTQ: Tensor  # readings of c in log-odds, zero if nothing is read
+    ends_RT: Tensor  # log-probability of ending at each step, in a model without the tokens read
+
+    def at(self, places: Any) -> Rows:
+        """Return some of the rows."""
+        return Rows(*(column[places] for column in self))
 
 
-class _Choice(NamedTuple):
+class Chosen(NamedTuple):
+    """What a step has chosen for each row; rows that ended before it are not `live`."""
+
+    live_R: Tensor
     token_R: Tensor
     logprob_R: Tensor
     reading_RQ: Tensor
@@ -72,12 +106,117 @@ class _Choice(NamedTuple):
     ended_R: Tensor
 
 
-def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: int) -> _Choice:
+@dataclass(slots=True)
+class Batch:
+    """The rows in flight, with their KV cache and their settings.
+
+    `mask_RL` is None where nothing is padded; `width` are the columns in use.
+    """
+
+    rows: Rows
+    draws: Draws
+    cache: Any
+    mask_RL: Tensor | None
+    width: int
+
+    @classmethod
+    @torch.inference_mode()
+    def of(
+        cls,
+        read: Prefilled,
+        parts: Sequence[Part],
+        numbers: Sequence[int],
+        steps: int,
+        readings: int,
+    ) -> Batch:
+        """Return the rows of prompts that have been read, which are used up; `numbers` name them.
+
+        Each part has one of the prompts.
+        """
+        device, count = read.logits_BV.device, len(numbers)
+        counts = torch.tensor([part.rows for part in parts], device=device)
+        from_R = torch.arange(len(parts), device=device).repeat_interleave(counts)
+        if count > len(parts):
+            read.cache.reorder_cache(from_R)
+        zeros = torch.zeros(count, steps + 1, device=device)
+        false = torch.zeros(count, dtype=torch.bool, device=device)
+        rows = Rows(
+            number_R=torch.tensor(numbers, device=device),
+            step_R=torch.zeros(count, dtype=torch.long, device=device),
+            live_R=~false,
+            ended_R=false,
+            position_R=read.position_B[from_R],
+            logits_RV=read.logits_BV[from_R],
+            distance_RX=read.distance_BX[from_R],
+            tokens_RT=zeros.long(),
+            logprobs_RT=zeros,
+            readings_RTQ=torch.zeros(*zeros.shape, readings, device=device),
+            ends_RT=zeros.clone(),
+        )
+        batch = cls(rows, Draws.of(parts, steps, device), read.cache, None, 0)
+        batch._pad(int(read.position_B.max()))
+        return batch
+
+    def _pad(self, width: int) -> None:
+        """Set the width, and mask what comes before the first token of each row."""
+        self.width, self.mask_RL = width, None
+        first_R = width - self.rows.position_R
+        if bool((first_R > 0).any()):
+            most = width + self.rows.tokens_RT.shape[1]
+            at_L = torch.arange(most, device=first_R.device)
+            self.mask_RL = (at_L >= first_R[:, None]).long()
+
+    @torch.inference_mode()
+    def regroup(self, kept: Tensor, new: Batch | None) -> None:
+        """Keep some rows, and add those of another batch, which is used up."""
+        rows, draws = self.rows.at(kept), Draws(*(column[kept] for column in self.draws))
+        if new is not None:
+            rows = Rows(*map(torch.cat, zip(rows, new.rows, strict=True)))
+            draws = Draws(*map(torch.cat, zip(draws, new.draws, strict=True)))
+        self.rows, self.draws = rows, draws
+        width = int(rows.position_R.max())
+        exchanged = regroup(self.cache, kept, new.cache if new else None, width)
+        self._pad(width if exchanged else self.width)
+
+    @torch.inference_mode()
+    def step(self, ends: Ends, parts: Sequence[Part]) -> Chosen:
+        """Choose the next token of each row, and write it down; `parts` are those of all rows."""
+        rows = self.rows
+        step = _choose(rows, ends, self.draws, parts)
+        at = torch.arange(len(rows.live_R), device=rows.live_R.device)
+        to_R = torch.where(rows.live_R, rows.step_R, -1)
+        rows.tokens_RT[at, to_R] = step.token_R
+        rows.logprobs_RT[at, to_R] = step.logprob_R
+        rows.readings_RTQ[at, to_R] = step.reading_RQ
+        rows.ends_RT[at, to_R] = step.end_R
+        step_R = rows.step_R + rows.live_R
+        self.rows = rows._replace(
+            step_R=step_R,
+            ended_R=rows.ended_R | (rows.live_R & step.ended_R),
+            live_R=rows.live_R & ~step.ended_R & (step_R < self.draws.longest_R),
+        )
+        return step
+
+    @torch.inference_mode()
+    def advance(self, forward: Forward, token_R: Tensor) -> None:
+        """Feed the chosen tokens."""
+        self.width += 1
+        mask = None if self.mask_RL is None else self.mask_RL[:, : self.width]
+        position_R = self.rows.position_R
+        logits, self.cache = forward(
+            token_R[:, None], mask, position_R[:, None], cache=self.cache, use_cache=True
+        )
+        self.rows = self.rows._replace(
+            logits_RV=logits[:, -1], position_R=position_R + self.rows.live_R
+        )
+
+
+def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part]) -> Chosen:
     """Pick the next token of each row, the first EOS id for any end token.
 
     The logits of tokens that are never drawn are overwritten.
     """
-    reader = ends.reader
+    reader, logits_RV = ends.reader, rows.logits_RV
     total_R = logits_RV.logsumexp(-1)
     reading_RQ, rest_R = torch.zeros_like(total_R)[:, None], total_R
     if reader.readout is not None:
@@ -91,165 +230,41 @@ def _choose(logits_RV: Tensor, ends: Ends, draws: Draws, rows_R: Tensor, step: i
             rest_R = total_R + log1mexp((read_RE.logsumexp(-1) - total_R).clamp(max=-1e-7))
     end_R = (logits_RV.index_select(1, ends.eos_E).logsumexp(-1) - rest_R).clamp(max=0)
     stops_RE = logits_RV.index_select(1, ends.stops_E)
-    token_R = draws.choose(logits_RV, rows_R, step)
+    token_R = draws.choose(logits_RV, rows.step_R, parts)
     ended_R = torch.isin(token_R, ends.stops_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R
-    return _Choice(token_R.where(~ended_R, reader.eos[0]), logprob_R, reading_RQ, end_R, ended_R)
+    token_R = token_R.where(~ended_R, reader.eos[0])
+    reading_RQ = torch.cat([reading_RQ, rows.distance_RX], dim=1)
+    return Chosen(rows.live_R, token_R, logprob_R, reading_RQ, end_R, ended_R)
 
 
-@dataclass(slots=True)
-class Batch:
-    """The rows still in flight, with their KV cache and the logits of their next token."""
-
-    rows_R: Tensor  # their row numbers in the record
-    logits_RV: Tensor
-    cache: Any
-    mask_RL: Tensor | None  # None where nothing is padded
-    position_R: Tensor  # of the next token
-    width: int  # columns of the mask in use
-    live_R: Tensor  # still sampling
-    distance_R: Tensor | None = None  # of the prompt's end from those of training, if known
-
-    @classmethod
-    @torch.inference_mode()
-    def prefill(
-        cls,
-        forward: Forward,
-        prompts: Sequence[Ids],
-        longest: int,
-        device: torch.device,
-    ) -> Batch:
-        """Prefill each prompt once, for responses of at most `longest` tokens; a row per prompt."""
-        unread = begin(forward, prompts, device, keep=1)
-        mask_BL, count = unread.mask_BL, len(prompts)
-        cache = forward.empty_cache() if unread.cache is None else unread.cache
-        logits, cache = forward(
-            unread.ids_BC, mask_BL, unread.positions_BC, cache=cache, use_cache=True
-        )
-        if mask_BL is not None:
-            mask_BL = torch.cat([mask_BL, mask_BL.new_ones(count, longest)], 1)
-        return cls(
-            rows_R=torch.arange(count, device=device),
-            logits_RV=numbers(logits[:, -1]),
-            cache=cache,
-            mask_RL=mask_BL,
-            position_R=unread.positions_BC[:, -1] + 1,
-            width=max(map(len, prompts)),
-            live_R=torch.ones(count, dtype=torch.bool, device=device),
-            distance_R=forward.distances([1] * count),
-        )
-
-    @torch.inference_mode()
-    def repeated(self, counts: Sequence[int]) -> Batch:
-        """Return a batch with each row so many times, side by side; this one is used up."""
-        if set(counts) == {1}:
-            return self
-        device = self.rows_R.device
-        from_R = self.rows_R.repeat_interleave(torch.tensor(counts, device=device))
-        self.cache.reorder_cache(from_R)
-        return Batch(
-            rows_R=torch.arange(len(from_R), device=device),
-            logits_RV=self.logits_RV[from_R],
-            cache=self.cache,
-            mask_RL=None if self.mask_RL is None else self.mask_RL[from_R],
-            position_R=self.position_R[from_R],
-            width=self.width,
-            live_R=self.live_R[from_R],
-            distance_R=None if self.distance_R is None else self.distance_R[from_R],
-        )
-
-    def stop(self, row: int) -> None:
-        """Stop sampling a row of the record."""
-        self.live_R = self.live_R & (self.rows_R != row)
-
-    def advance(self, forward: Forward, choice: _Choice, last_R: Tensor) -> bool:
-        """Feed the chosen tokens; return False once no row is left.
-
-        `last_R` marks the rows that have reached their longest.
-        """
-        ended_R = self.live_R & choice.ended_R
-        self.live_R = self.live_R & ~ended_R & ~last_R
-        token_R = choice.token_R
-        num_live = int(self.live_R.sum())  # the only synchronisation with the device
-        if num_live == 0:
-            return False
-        if num_live < COMPACT_BELOW * len(self.live_R):
-            kept = self.live_R.nonzero()[:, 0]
-            self._keep(kept)
-            token_R = token_R[kept]
-        self.width += 1
-        mask = None if self.mask_RL is None else self.mask_RL[:, : self.width]
-        logits, self.cache = forward(
-            token_R[:, None], mask, self.position_R[:, None], cache=self.cache, use_cache=True
-        )
-        self.logits_RV = logits[:, -1]
-        self.position_R = self.position_R + 1
-        return True
-
-    def _keep(self, kept: Tensor) -> None:
-        self.cache.reorder_cache(kept)
-        self.rows_R, self.position_R = self.rows_R[kept], self.position_R[kept]
-        self.live_R = self.live_R[kept]
-        if self.distance_R is not None:
-            self.distance_R = self.distance_R[kept]
-        if self.mask_RL is not None:
-            self.mask_RL = self.mask_RL[kept]
+def drawn(rows: Rows, step: Chosen) -> list[Drawn]:
+    """Return the outcome of a step for the rows that took part in it."""
+    columns = (step.live_R, rows.number_R, step.token_R, step.logprob_R, step.end_R, step.ended_R)
+    table_RC = torch.stack([column_R.double() for column_R in columns], dim=1)
+    return [
+        Drawn(int(number), int(token), logprob, readings, end, bool(ended))
+        for live, number, token, logprob, end, ended, *readings in torch.cat(
+            [table_RC, step.reading_RQ.double()], dim=1
+        ).tolist()
+        if live
+    ]
 
 
-def _write(record: Rows, batch: Batch, choice: _Choice, step: int) -> None:
-    rows_R = batch.rows_R
-    record.tokens_RT[rows_R, step] = choice.token_R
-    record.logprobs_RT[rows_R, step] = choice.logprob_R
-    record.readings_RTQ[rows_R, step] = choice.reading_RQ
-    record.ends_RT[rows_R, step] = choice.end_R
-    ended_R = batch.live_R & choice.ended_R
-    record.end_step_R[rows_R] = torch.where(ended_R, step, record.end_step_R[rows_R])
-
-
-class Rows(NamedTuple):
-    """The record of R rows; columns after a row's own end are meaningless."""
-
-    tokens_RT: Tensor
-    logprobs_RT: Tensor  # of the token, or of the end
-    readings_RTQ: Tensor  # readings of c in log-odds, zero if nothing is read
-    ends_RT: Tensor  # log-probability of ending at each step, in a model without the tokens read
-    end_step_R: Tensor  # step at which the row ended; the number of steps if it was cut
-
-
-def empty(num_rows: int, steps: int, read: int, device: torch.device) -> Rows:
-    """Return the record of rows, with so many readings of a step, before their first step."""
-    zeros = torch.zeros(num_rows, steps, device=device)
-    return Rows(
-        tokens_RT=zeros.long(),
-        logprobs_RT=zeros,
-        readings_RTQ=torch.zeros(num_rows, steps, read, device=device),
-        ends_RT=zeros.clone(),
-        end_step_R=torch.full((num_rows,), steps, device=device),
-    )
-
-
-def cut(rows: Rows, steps: int) -> Rows:
-    """Return the record of the first `steps` steps."""
-    columns = [column_RT[:, :steps] for column_RT in rows[:4]]
-    return Rows._make([*columns, rows.end_step_R.clamp(max=steps)])
-
-
-def at_step(rows: Rows, which: Sequence[int], step: int) -> list[Drawn]:
-    """Return the outcome of a step for some of the rows."""
-    place_R = torch.tensor(which, dtype=torch.long, device=rows.end_step_R.device)
-    columns = (column_RT[place_R, step].tolist() for column_RT in rows[:4])
-    ended = (rows.end_step_R[place_R] == step).tolist()
-    return [Drawn(*values) for values in zip(which, *columns, ended, strict=True)]
-
-
-def generations(rows: Rows, reader: Reader, tokenizer: Any) -> list[Generation]:
-    """Return the response of each row."""
-    at_T = torch.arange(rows.logprobs_RT.shape[1], device=rows.end_step_R.device)
-    numbers(rows.logprobs_RT[at_T <= rows.end_step_R[:, None]])  # none counts after a row's end
-    columns, responses = [column_RT.tolist() for column_RT in rows[:4]], []
-    for row, end in enumerate(rows.end_step_R.tolist()):
-        steps = zip(*(column[row][: end + 1] for column in columns), strict=True)
-        drawn = [Drawn(row, t, p, r, e, at == end) for at, (t, p, r, e) in enumerate(steps)]
+def generations(
+    rows: Rows, places: Sequence[int], reader: Reader, tokenizer: Any
+) -> list[Generation]:
+    """Return the responses of some rows."""
+    record = (rows.tokens_RT, rows.logprobs_RT, rows.readings_RTQ, rows.ends_RT)
+    columns = [column_RT[places].cpu() for column_RT in record]
+    counts, ended = rows.step_R[places].tolist(), rows.ended_R[places].tolist()
+    responses = []
+    for row, count in enumerate(counts):
+        numbers(columns[1][row, :count])  # what follows counts for nothing
+        steps = zip(*(column[row, :count].tolist() for column in columns), strict=True)
+        drawn = [Drawn(row, token, p, read, end, False) for token, p, read, end in steps]
+        if ended[row]:
+            drawn[-1] = drawn[-1]._replace(ended=True)
         responses.append(response(drawn, reader, tokenizer))
     return responses

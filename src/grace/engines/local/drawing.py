@@ -1,14 +1,13 @@
 """Samples while they are drawn: token by token, or one by one as they finish.
 
 Nothing is computed between two steps, so closing an iterator stops the computation.
-
-Shapes: R rows (prompts x samples, a prompt's samples side by side), V vocabulary.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,8 +15,9 @@ import torch
 
 from grace.engines import Ids, Sampling
 from grace.engines.local.batching import memory_for
-from grace.engines.local.decoding import Batch, Ends, Rows, at_step, cut, empty, steps
-from grace.engines.local.draws import Draws, Part
+from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, drawn
+from grace.engines.local.draws import Part
+from grace.engines.local.forward import read_prefix
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import Drawn
 from grace.engines.responses import Watch
@@ -25,56 +25,66 @@ from grace.records import Generation
 
 
 class Drawing:
-    """The samples of a batch while they are drawn; iterate once, or `run` to the end.
+    """The samples of some prompts while they are drawn; iterate once, by step or by response.
 
     The rows of one part follow those of the other. Row `i * num_samples + s` of a part is sample s
-    of its prompt i, the same that `generate` returns for this prompt, key and number.
+    of its prompt i, the same whatever other rows there are. Rows that have ended make place for
+    others once they have cost as much as a step of all rows, about what it takes to exchange them.
 
     Args:
         engine: the engine that samples.
         parts: the prompts, and how each is sampled.
-        prefill: returns the batch of all prompts, if they have been read before.
+        room: how many rows fit that have so many tokens at most; None: all.
+        read: returns the only prompt, if it has been read before.
         remedy: what does not fit and what to do, for the error if memory runs out.
 
+    Attributes: `in_flight` is the number of rows that are sampled side by side.
+
     Raises:
-        ModelError: while iterating, the batch does not fit into memory.
+        ModelError: while iterating by step, the batch does not fit into memory.
     """
 
     def __init__(
         self,
         engine: LocalScorer,
         parts: Sequence[Part],
-        prefill: Callable[[], Batch] | None = None,
+        room: Callable[[int], int] | None = None,
+        read: Callable[[], Prefilled] | None = None,
         remedy: str = "samples at a time; ask for fewer, or use",
     ) -> None:
         self._engine, self._parts, self._remedy = engine, parts, remedy
-        self._prefill = prefill
         self._ends = Ends.of(engine.reader, engine.device)
-        self._prompts = [
-            prompt
-            for part in parts
-            for prompt in part.prompts
-            for _ in range(part.sampling.num_samples)
-        ]
-        longest = max(part.sampling.max_new_tokens for part in parts)
-        readout, known = engine.readout, engine.forward.ends is not None
-        read = (readout.num_readings if readout else 1) + known
-        self._record = empty(len(self._prompts), longest, read, engine.device)
+        self._exchanges = engine.forward.empty_cache() is not None
+        self._room, self._read, self._prefix, self._begun = room, read, None, False
+        self._of_row: list[Part] = []  # a part with its prompt alone
+        self._waiting = deque[tuple[int, Part]]()  # by the number of the first row
+        for part in parts:
+            for prompt, key in zip(part.prompts, part.keys, strict=True):
+                one = Part([prompt], part.sampling, [key])
+                self._waiting.append((len(self._of_row), one))
+                self._of_row += [one] * one.rows
         self._batch: Batch | None = None
+        self._done: dict[int, Generation] = {}
+        self.in_flight = 0
 
     def __iter__(self) -> Iterator[list[Drawn]]:
         """Yield the outcome of each step, for the rows that are still sampled."""
-        with memory_for(f"{len(self._prompts)} {self._remedy}"):
-            batch = self._start()
-            with contextlib.closing(self._steps(batch)) as running:
-                for step in running:
-                    yield at_step(self._record, batch.rows_R[batch.live_R].tolist(), step)
+        with (
+            memory_for(f"{len(self._of_row)} {self._remedy}"),
+            contextlib.closing(self._steps()) as running,
+        ):
+            for step in running:
+                assert self._batch is not None
+                yield drawn(self._batch.rows, step)
 
-    def run(self) -> None:
-        """Draw all samples; an error of running out of memory is raised as it is."""
-        for _ in self._steps(self._start()):
-            pass
-        self._batch = None  # frees the KV cache
+    def finished(self) -> Generator[tuple[int, Generation], None, None]:
+        """Yield (row, response) as rows finish; running out of memory raises its own error."""
+        with contextlib.closing(self._steps()) as running:
+            for _ in running:
+                while self._done:
+                    yield self._done.popitem()
+        while self._done:
+            yield self._done.popitem()
 
     def most_probable(self, row: int, count: int) -> list[tuple[int, float]]:
         """Return the most probable tokens of the step just yielded with their log-probabilities.
@@ -82,8 +92,8 @@ class Drawing:
         All end tokens count as one, the first EOS id.
         """
         assert self._batch is not None
-        (place,) = (self._batch.rows_R == row).nonzero()[0].tolist()
-        logprobs_V = self._batch.logits_RV[place].log_softmax(-1)
+        rows = self._batch.rows
+        logprobs_V = rows.logits_RV[rows.number_R == row][0].log_softmax(-1)
         end = logprobs_V[self._ends.stops_E].logsumexp(-1)
         logprobs_V = logprobs_V.index_fill(0, self._ends.stops_E, -torch.inf)
         logprobs_V[self._ends.reader.eos[0]] = end
@@ -93,36 +103,101 @@ class Drawing:
     def stop(self, row: int) -> None:
         """Stop sampling a row."""
         assert self._batch is not None
-        self._batch.stop(row)
+        rows = self._batch.rows
+        self._batch.rows = rows._replace(live_R=rows.live_R & (rows.number_R != row))
 
     def generations(self) -> list[Generation]:
-        """Return the responses so far, one per row; a row that was stopped counts as cut."""
-        responses: list[Generation] = []
-        for part in self._parts:
-            rows = range(len(responses), len(responses) + part.rows)
-            responses += self.responses(rows, part.sampling.max_new_tokens)
-        return responses
+        """Return all responses, one per row; a row that was stopped counts as cut."""
+        return self.responses(range(len(self._of_row)))
 
-    def responses(self, rows: Sequence[int], longest: int) -> list[Generation]:
-        """Return the responses of some rows, cut at `longest` tokens."""
-        record = Rows(*(tensor[list(rows)].cpu() for tensor in self._record))
-        prompts = [self._prompts[row] for row in rows]
-        return self._engine.generations(cut(record, longest), prompts)
+    def responses(self, rows: Sequence[int]) -> list[Generation]:
+        """Return the responses of some rows, which go no further."""
+        new = [row for row in rows if row not in self._done]
+        if new:
+            assert self._batch is not None
+            numbers = self._batch.rows.number_R.tolist()
+            places = [numbers.index(row) for row in new]
+            prompts = [self._of_row[row].prompts[0] for row in new]
+            made = self._engine.generations(self._batch.rows, places, prompts)
+            self._done |= zip(new, made, strict=True)
+        return [self._done[row] for row in rows]
 
-    def _start(self) -> Batch:
-        counts = [part.sampling.num_samples for part in self._parts for _ in part.prompts]
-        read = self._prefilled() if self._prefill is None else self._prefill()
-        self._batch = read.repeated(counts)
-        return self._batch
+    def _steps(self) -> Generator[Chosen, None, None]:
+        """Yield each step once it is written down, until no row is left; then free the KV cache."""
+        idle = 0
+        try:
+            self._exchange()
+            while self._batch is not None:
+                step = self._batch.step(self._ends, self._parts)
+                yield step
+                live = int(self._batch.rows.live_R.sum())  # the only synchronisation
+                if live:
+                    self._batch.advance(self._engine.forward, step.token_R)
+                idle += len(step.live_R) - live
+                if not live or idle >= len(step.live_R):
+                    self._exchange()
+                    idle = 0
+        finally:
+            self._batch = None
 
-    def _steps(self, batch: Batch) -> Generator[int, None, None]:
-        draws = Draws.of(self._parts, self._engine.device)
-        return steps(self._engine.forward, batch, self._record, draws, self._ends)
+    def _exchange(self) -> None:
+        """Keep the responses of rows that have ended, and begin others in their place."""
+        batch, kept = self._batch, list[int]()
+        if batch is not None:
+            numbers, live = batch.rows.number_R.tolist(), batch.rows.live_R.tolist()
+            kept = [row for row, lives in zip(numbers, live, strict=True) if lives]
+            self.responses([row for row, lives in zip(numbers, live, strict=True) if not lives])
+        if not kept:
+            batch = self._batch = None  # before others take its memory
+        parts = self._next(kept) if self._exchanges or not kept else []
+        new = self._begin(parts) if parts else None
+        if batch is None:
+            self._batch = new
+        else:
+            batch.regroup(batch.rows.live_R.nonzero()[:, 0], new)
 
-    def _prefilled(self) -> Batch:
-        prompts = [prompt for part in self._parts for prompt in part.prompts]
-        longest = self._record.tokens_RT.shape[1]
-        return Batch.prefill(self._engine.forward, prompts, longest, self._engine.device)
+    def _next(self, kept: Sequence[int]) -> list[tuple[int, Part]]:
+        """Take from those waiting what fits beside some rows; without any, one sample at least.
+
+        All samples of a prompt begin together, unless they do not fit at all.
+        """
+        taken: list[tuple[int, Part]] = []
+        widest, self.in_flight = max(map(self._width, kept), default=0), len(kept)
+        while self._waiting:
+            first, part = self._waiting[0]
+            widest = max(widest, self._width(first))
+            free = (self._room(widest) if self._room else len(self._of_row)) - self.in_flight
+            if part.rows > free and self.in_flight:
+                break
+            part, rest = part.split(max(free, 1))
+            self._waiting.popleft()
+            if rest.rows:
+                self._waiting.appendleft((first + part.rows, rest))
+            taken.append((first, part))
+            self.in_flight += part.rows
+        return taken
+
+    def _width(self, row: int) -> int:
+        part = self._of_row[row]
+        return len(part.prompts[0]) + part.sampling.max_new_tokens
+
+    def _begin(self, taken: Sequence[tuple[int, Part]]) -> Batch:
+        """Read the prompts of some parts, and return their rows."""
+        engine, parts = self._engine, [part for _, part in taken]
+        prompts = [part.prompts[0] for part in parts]
+        if self._read is not None:
+            read = self._read()
+        else:
+            if self._waiting and not self._begun:  # else the prefix is read with these prompts
+                every = [part.prompts[0] for part in self._of_row]
+                self._prefix = read_prefix(engine.forward, every, engine.device)
+            self._begun = True
+            read = Prefilled.read(engine.forward, prompts, engine.device, self._prefix)
+        numbers = [first + k for first, part in taken for k in range(part.rows)]
+        longest = max(part.sampling.max_new_tokens for part in self._parts)
+        readings = engine.readout.num_readings if engine.readout else 1
+        known = read.distance_BX.shape[1]
+        return Batch.of(read, parts, numbers, steps=longest, readings=readings + known)
 
 
 class Stream:
@@ -134,7 +209,7 @@ class Stream:
     def __init__(self, engine: LocalScorer, prompt: Ids, sampling: Sampling, key: str) -> None:
         self.tokens = 0
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
-        self._prefilled: Batch | None = None
+        self._prefilled: Prefilled | None = None
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
         """Sample these numbers side by side; yield (number, response) as each finishes.
@@ -148,38 +223,31 @@ class Stream:
             f"samples of a prompt of {len(self._prompt)} tokens in flight; use fewer (--parallel), "
             "or"
         )
-        drawing = Drawing(self._engine, [part], self._prefill, remedy)
+        drawing = Drawing(self._engine, [part], read=self._prefill, remedy=remedy)
         for row, generation in self._finished(drawing, len(numbers)):
             yield numbers[row], generation
 
     def _finished(self, drawing: Drawing, count: int) -> Iterator[tuple[int, Generation]]:
         """Yield (row, response) as each ends or is dropped; those that are cut come last."""
-        longest = self._sampling.max_new_tokens
         watches = [Watch(self._engine.evidence, self._sampling.drop) for _ in range(count)]
         waiting = set(range(count))
         with contextlib.closing(iter(drawing)) as running:  # type: ignore[type-var]
-            for step, drawn in enumerate(running):
+            for drawn in running:
                 ended = [one.row for one in drawn if one.ended]
                 self.tokens += len(drawn) - len(ended)
                 hopeless = [one.row for one in drawn if watches[one.row].hopeless(one)]
                 waiting -= {*ended, *hopeless}
-                yield from self._responses(drawing, ended, longest)
+                yield from zip(ended, drawing.responses(ended), strict=True)
                 for row in hopeless:
                     drawing.stop(row)
-                for row, one in self._responses(drawing, hopeless, step + 1):
+                for row, one in zip(hopeless, drawing.responses(hopeless), strict=True):
                     yield row, one._replace(finish_reason="dropped")
-        yield from self._responses(drawing, sorted(waiting), longest)
-
-    def _responses(
-        self, drawing: Drawing, rows: list[int], longest: int
-    ) -> Iterator[tuple[int, Generation]]:
-        if rows:
-            yield from zip(rows, drawing.responses(rows, longest), strict=True)
+        yield from zip(sorted(waiting), drawing.responses(sorted(waiting)), strict=True)
 
     @torch.inference_mode()
-    def _prefill(self) -> Batch:
+    def _prefill(self) -> Prefilled:
         """Return a copy of the prefilled prompt, since sampling writes into its KV cache."""
         if self._prefilled is None:
-            longest, device = self._sampling.max_new_tokens, self._engine.device
-            self._prefilled = Batch.prefill(self._engine.forward, [self._prompt], longest, device)
+            engine = self._engine
+            self._prefilled = Prefilled.read(engine.forward, [self._prompt], engine.device)
         return copy.deepcopy(self._prefilled)

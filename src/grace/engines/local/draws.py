@@ -1,4 +1,4 @@
-"""The sampling settings and random numbers of each row of a batch.
+"""The sampling settings of rows, their random numbers, and the choice of a token.
 
 Rows of several requests can be sampled side by side, each with its own temperature, top-p and
 length. Shapes: R rows, T steps, V vocabulary.
@@ -7,7 +7,7 @@ length. Shapes: R rows, T steps, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -29,48 +29,48 @@ class Part(NamedTuple):
         """The number of samples; those of a prompt are side by side."""
         return len(self.prompts) * self.sampling.num_samples
 
+    def split(self, count: int) -> tuple[Part, Part]:
+        """Return the first samples of each prompt, `count` at most, and the others."""
+        drawn = self.sampling
+        count = min(count, drawn.num_samples)
+        left, first = drawn.num_samples - count, drawn.first_sample + count
+        return (
+            self._replace(sampling=replace(drawn, num_samples=count)),
+            self._replace(sampling=replace(drawn, num_samples=left, first_sample=first)),
+        )
 
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """The settings of R rows.
 
-    `longest_R` is the most tokens of each row, `cuts` whether top-p cuts any row. `points_RT` holds
-    the random numbers in [0, 1), None if every row is greedy.
-    """
+class Draws(NamedTuple):
+    """The settings of R rows; `points_RT` are the random numbers in [0, 1), 0 for greedy rows."""
 
     temperature_R1: Tensor
     top_p_R1: Tensor
-    cuts: bool
-    longest_R: Tensor
-    points_RT: Tensor | None
+    longest_R: Tensor  # the most tokens of each row
+    points_RT: Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[Part], device: torch.device) -> Draws:
+    def of(cls, parts: Sequence[Part], steps: int, device: torch.device) -> Draws:
         """Return the settings of the rows of some parts, one part after the other."""
         settings = [part.sampling for part in parts for _ in range(part.rows)]
-        longest = [sampling.max_new_tokens for sampling in settings]
-        points_RT = None
-        if any(sampling.temperature > 0 for sampling in settings):
-            points_RT = torch.from_numpy(_points(parts, max(longest))).to(device)
         temperature_R = torch.tensor([one.temperature for one in settings], device=device)
-        top_p = [sampling.top_p for sampling in settings]
+        top_p = [one.top_p for one in settings]
+        longest = [one.max_new_tokens for one in settings]
         return cls(
             temperature_R[:, None],
             torch.tensor(top_p, dtype=torch.float64, device=device)[:, None],
-            min(top_p) < 1,
             torch.tensor(longest, device=device),
-            points_RT,
+            torch.from_numpy(_points(parts, steps)).to(device),
         )
 
-    def choose(self, logits_RV: Tensor, rows_R: Tensor, step: int) -> Tensor:
-        """Return the next token of these rows, shape (R,)."""
-        if self.points_RT is None:
+    def choose(self, logits_RV: Tensor, step_R: Tensor, parts: Sequence[Part]) -> Tensor:
+        """Return the next token of each row, (R,); `parts` are all that the rows may come from."""
+        if all(part.sampling.temperature == 0 for part in parts):
             return logits_RV.argmax(-1)
-        point_R = self.points_RT[rows_R, min(step, self.points_RT.shape[1] - 1)]
-        top_p_R1 = self.top_p_R1[rows_R] if self.cuts else None
-        temperature_R1 = self.temperature_R1[rows_R]
-        greedy_R1 = temperature_R1 == 0
-        drawn_R = _draw(logits_RV / temperature_R1.masked_fill(greedy_R1, 1), top_p_R1, point_R)
+        point_R = self.points_RT.gather(1, step_R.clamp(max=self.points_RT.shape[1] - 1)[:, None])
+        top_p_R1 = self.top_p_R1 if any(part.sampling.top_p < 1 for part in parts) else None
+        greedy_R1 = self.temperature_R1 == 0
+        scaled_RV = logits_RV / self.temperature_R1.masked_fill(greedy_R1, 1)
+        drawn_R = _draw(scaled_RV, top_p_R1, point_R[:, 0])
         return torch.where(greedy_R1[:, 0], logits_RV.argmax(-1), drawn_R)
 
 

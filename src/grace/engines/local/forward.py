@@ -106,57 +106,81 @@ class Forward:
         seen_BKH = self._taps(self.ends.layer, max(back))
         return self.ends.distance(seen_BKH[range(len(back)), [-place for place in back]])
 
-    def logits(self, unread: Unread, kept_BK: Tensor, at_once: int) -> Iterator[Tensor]:
+    def logits(
+        self, unread: Unread, kept_BK: Tensor, at_once: int, *, few: bool = False
+    ) -> Iterator[Tensor]:
         """Yield the float32 logits (N, V) of those of the last K columns that are marked.
 
         Row by row, `at_once` positions at a time; a model whose head cannot be called alone
-        computes all columns first.
+        computes all columns first. `few`: those of the tokens that are read, (N, E).
         """
         keep = kept_BK.shape[1]
         columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
-        if not self.apart:
+        if not (few or self.apart):
             cached = unread.cache is not None
             logits_BKV, _ = self(*columns, keep=keep, cache=unread.cache, use_cache=cached)
             for logits_KV, kept_K in zip(logits_BKV, kept_BK, strict=True):
                 yield from logits_KV[kept_K].split(at_once)
             return
-        output = self._decoded(*columns, unread.cache)
+        yield from self._headed(self._decoded(*columns, unread.cache), kept_BK, at_once, few=few)
+
+    def _headed(self, output: Any, kept_BK: Tensor, at_once: int, *, few: bool) -> Iterator[Tensor]:
+        """Yield the logits of what the decoder has just returned (see `logits`)."""
+        keep = kept_BK.shape[1]
         states_ND = output.last_hidden_state[:, -keep:][kept_BK]
-        gains_BKE, head = self._gains(keep), self._after(type(output))
+        gains_BKE, head = self._gains(keep), self._after(type(output), few=few)
         gains_NE = states_ND[:, :0] if gains_BKE is None else gains_BKE[kept_BK]
         for some_ND, gain_NE in zip(states_ND.split(at_once), gains_NE.split(at_once), strict=True):
             logits_NV = head(some_ND)
             if gains_BKE is not None:
-                logits_NV[:, self._read] += gain_NE.to(logits_NV.device)
+                logits_NV[:, slice(None) if few else self._read] += gain_NE.to(logits_NV.device)
             yield logits_NV
 
     @functools.cached_property
-    @torch.inference_mode()
     def apart(self) -> bool:
         """Whether what follows the decoder can be called on states alone, as tried on a few."""
+        return self._works(few=False)
+
+    @functools.cached_property
+    def reads_few(self) -> bool:
+        """Whether it can be called so for the tokens that are read alone, with a few rows."""
+        return bool(self._read) and self._works(few=True)
+
+    @torch.inference_mode()
+    def _works(self, *, few: bool) -> bool:
         ids_1L = torch.arange(PROBED, device=self._base.get_input_embeddings().weight.device)[None]
         wanted_1LV, _ = self(ids_1L, None, ids_1L, keep=PROBED)
+        all_1L = torch.ones_like(ids_1L, dtype=torch.bool)
         output = self._decoded(ids_1L, None, ids_1L)
         try:
-            logits_LV = self._after(type(output))(output.last_hidden_state[0])
+            (logits_LV,) = self._headed(output, all_1L, PROBED, few=few)
         except Exception:  # code of a model's own may need anything
             return False
-        wanted_LV = wanted_1LV[0].to(logits_LV.device)
-        if self._rows is not None:
-            logits_LV[:, self._read] = wanted_LV[:, self._read]
+        wanted_LV = wanted_1LV[0, :, self._read] if few else wanted_1LV[0]
+        if logits_LV.shape != wanted_LV.shape:
+            return False
+        wanted_LV = wanted_LV.to(logits_LV.device)
         return bool((logits_LV - wanted_LV).norm() <= SAME * wanted_LV.norm())
 
-    def _after(self, kind: type) -> Callable[[Tensor], Tensor]:
+    def _after(self, kind: type, *, few: bool) -> Callable[[Tensor], Tensor]:
         """Return what gives the float32 logits (N, V) of states (N, D): the model without decoder.
 
         It is the model's own code, in a copy whose decoder returns an output of this kind with the
-        states, so whatever a model or an adapter does to states or logits is done.
+        states, so whatever a model or an adapter does to states or logits is done. `few`: its head
+        has the rows of the tokens that are read.
         """
         decoder, model = copy.copy(self._decoder), copy.copy(self._base)
         vars(model).pop("forward", None)  # one that an instance has would call the real decoder
+        others = {self._decoder: decoder}
+        if few:
+            whole = self._base.get_output_embeddings()
+            others[whole] = head = copy.copy(whole)
+            head._parameters = {
+                name: None if rows is None else rows[self._read]
+                for name, rows in whole._parameters.items()
+            }
         model._modules = {
-            name: decoder if module is self._decoder else module
-            for name, module in self._base._modules.items()
+            name: others.get(module, module) for name, module in self._base._modules.items()
         }
 
         def logits(states_ND: Tensor) -> Tensor:
@@ -194,6 +218,18 @@ class Forward:
     def _given(self, positions_BL: Tensor, cache: Any) -> dict[str, Any]:
         given = {"position_ids": positions_BL} if self._positions else {}
         return given if cache is None else {**given, self._cache: cache}
+
+    @functools.cached_property
+    @torch.inference_mode()
+    def bytes_per_token(self) -> int:
+        """The bytes that a token takes in the KV cache; 0 if the model has a memory of its own."""
+        cache = self.empty_cache()
+        if cache is None:
+            return 0
+        ids_1L = torch.arange(PROBED, device=self._base.get_input_embeddings().weight.device)[None]
+        self.states(ids_1L, None, ids_1L, cache)
+        sizes = [layer.keys.nbytes + layer.values.nbytes for layer in cache.layers]
+        return int(sum(sizes)) // PROBED
 
     def empty_cache(self) -> Any:
         """Return an empty KV cache that keeps every position.
@@ -297,35 +333,61 @@ class Unread(NamedTuple):
 
 
 @torch.inference_mode()
-def begin(forward: Forward, sequences: Sequence[Ids], device: torch.device, keep: int) -> Unread:
-    """Pad a batch and read its shared prefix, if it is long enough."""
-    return read(forward, *left_pad(sequences, device, pad=0), shared(sequences), keep)
+def begin(
+    forward: Forward, sequences: Sequence[Ids], device: torch.device, keep: int, prefix: Any = None
+) -> Unread:
+    """Pad a batch and read its shared prefix, if it is long enough and not in `prefix` already."""
+    length = shared(sequences) if prefix is None else prefix.get_seq_length()
+    return read(forward, *left_pad(sequences, device, pad=0), length, keep, prefix)
 
 
 def read(
-    forward: Forward, ids_BL: Tensor, mask_BL: Tensor, positions_BL: Tensor, length: int, keep: int
+    forward: Forward,
+    ids_BL: Tensor,
+    mask_BL: Tensor,
+    positions_BL: Tensor,
+    length: int,
+    keep: int,
+    prefix: Any = None,
 ) -> Unread:
     """Read the first `length` tokens of every sequence of a left-padded batch, once for all.
 
     Fewer tokens are read if fewer than `keep` columns would be left, and none if too few are
-    shared. Gradients flow through the cache.
+    shared. `prefix` is a cache that holds them already, in one row. Gradients flow through it.
     """
     count_B1, width = mask_BL.sum(1, keepdim=True), ids_BL.shape[1]
     ragged = bool((count_B1 != width).any())
     whole = Unread(ids_BL, mask_BL if ragged else None, positions_BL)
     length = min(length, width - keep)
-    if len(ids_BL) == 1 or length < SHORTEST:
-        return whole
-    cache = forward.empty_cache()
-    if cache is None:
+    if length < SHORTEST or (len(ids_BL) == 1 and prefix is None):
         return whole
     at_P = torch.arange(length, device=ids_BL.device)
-    prefix_1P = ids_BL[:1, width - int(count_B1[0]) :][:, :length]
-    forward.states(prefix_1P, None, at_P[None], cache)
-    places_BP = (at_P - (width - count_B1)).clamp_min(0)
-    return Unread(
-        ids_BL[:, length:], whole.mask_BL, positions_BL[:, length:], _laid_out(cache, places_BP)
-    )
+    if prefix is None:
+        prefix = _cached(forward, ids_BL[:1, width - int(count_B1[0]) :][:, :length])
+        if prefix is None:
+            return whole
+    cache, places_BP = forward.empty_cache(), (at_P - (width - count_B1)).clamp_min(0)
+    for at, layer in enumerate(prefix.layers):  # each column from its place in the prefix
+        pair = (states[0].transpose(0, 1)[places_BP] for states in (layer.keys, layer.values))
+        cache.update(*(states_BPHD.transpose(1, 2) for states_BPHD in pair), at)
+    return Unread(ids_BL[:, length:], whole.mask_BL, positions_BL[:, length:], cache)
+
+
+@torch.inference_mode()
+def read_prefix(forward: Forward, sequences: Sequence[Ids], device: torch.device) -> Any:
+    """Return a cache with the tokens that all sequences share, None if they are too few."""
+    length = shared(sequences)
+    if len(sequences) < 2 or not length:
+        return None
+    return _cached(forward, torch.tensor([sequences[0][:length]], device=device))
+
+
+def _cached(forward: Forward, ids_1P: Tensor) -> Any:
+    cache = forward.empty_cache()
+    if cache is not None:
+        at_1P = torch.arange(ids_1P.shape[1], device=ids_1P.device)[None]
+        forward.states(ids_1P, None, at_1P, cache)
+    return cache
 
 
 def shared(sequences: Sequence[Ids]) -> int:
@@ -335,12 +397,3 @@ def shared(sequences: Sequence[Ids]) -> int:
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     length = sum(1 for _ in alike)
     return length if length >= SHORTEST else 0
-
-
-def _laid_out(cache: Any, places_BP: Tensor) -> Any:
-    """Give the cache of the prefix a row per sequence, each column from its place in the prefix."""
-    for layer in cache.layers:
-        for name in ("keys", "values"):
-            states_PHD = getattr(layer, name)[0].transpose(0, 1)
-            setattr(layer, name, states_PHD[places_BP].transpose(1, 2).contiguous())
-    return cache

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from grace.cnf import count_rows, find_readout
-from grace.engines import LAST, Features, Ids, LayerStates, StepStates
+from grace.engines import LAST, Features, Ids, Known, LayerStates, StepStates
 from grace.engines.base import BaseEngine, check_contexts
-from grace.engines.local.batching import group, run_batches
+from grace.engines.local.batching import free_memory, group, run_batches
 from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.forward import Forward, Unread, begin, numbers
 from grace.engines.local.layers import LayerRows, PromptEnds, mlp_output, tapped
@@ -27,8 +27,12 @@ from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.records import Generation, is_whole
 
-ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 128}
-TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 65_536}
+ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 512}
+TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 262_144}
+SAFE = 0.8  # share of the free memory that is used
+CACHES = 1.25  # bytes of a KV cache with its spare room, and of one layer that is written anew
+STATES = 40  # hidden states' worth of memory that a token takes while it is read
+LOGITS_BYTES = 48  # of each entry of the vocabulary for a row: logits, probabilities and their sums
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
 LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}  # of the positions that are read together
 
@@ -142,9 +146,11 @@ class LocalScorer(BaseEngine):
             for layer, part in zip([LAST, *layers], parts, strict=True)
         }
 
-    def generations(self, rows: Rows, prompts: Sequence[Ids]) -> list[Generation]:
-        """Return the response of each row of a record, from the prompt of each row."""
-        responses = generations(rows, self.reader, self.tokenizer)
+    def generations(
+        self, rows: Rows, places: Sequence[int], prompts: Sequence[Ids]
+    ) -> list[Generation]:
+        """Return the responses of some rows, to these prompts."""
+        responses = generations(rows, places, self.reader, self.tokenizer)
         if self.read_at != "feed":
             return responses
         ended = [row for row, one in enumerate(responses) if is_whole(one)]
@@ -163,22 +169,33 @@ class LocalScorer(BaseEngine):
         return numbers(self.forward(*columns, cache=unread.cache, use_cache=cached)[0][:, -1])
 
     def _scored(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids]
+        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> Generator[Scored, None, None]:
-        fed, apart = self.reader.fed, self.forward.apart
+        fed, few = self.reader.fed, self._reads_few(known)
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, given=True)
+        apart = few or self.forward.apart
         longest = 1 if apart else max(map(len, responses), default=0) + 1 + len(fed)
 
         def run(batch: list[int]) -> list[Scored]:
-            some = [responses[i] for i in batch]
-            return self._score([contexts[i] for i in batch], some)
+            some = [known[i] for i in batch] if few else ()
+            return self._score([contexts[i] for i in batch], [responses[i] for i in batch], some)
 
         yield from run_batches(self._group(contexts, keep=longest), run, contexts)
 
+    def _reads_few(self, known: Sequence[Known]) -> bool:
+        """Whether c takes no logits but those of the tokens that are read."""
+        linear = self.readout is not None and self.readout.head == "linear"
+        return bool(known) and linear and self.forward.reads_few
+
     @torch.inference_mode()
-    def _score(self, contexts: Sequence[Ids], responses: Sequence[Ids]) -> list[Scored]:
-        """Score a batch: the states of all positions at once, the logits of a few at a time."""
+    def _score(
+        self, contexts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known]
+    ) -> list[Scored]:
+        """Score a batch: the states of all positions at once, the logits of a few at a time.
+
+        With the log-probabilities `known`, only the logits of tokens that are read are computed.
+        """
         extra = 1 + len(self.reader.fed)
         counts = [len(response) + extra for response in responses]
         unread = begin(self.forward, contexts, self.device, keep=max(counts))
@@ -188,37 +205,63 @@ class LocalScorer(BaseEngine):
         at_once = max(1, LOGITS_AT_ONCE.get(self.device.type, 2**24) // count_rows(self.model))
         parts: list[list[Tensor]] = []
         rest_N = torch.tensor(padded, device=self.device)
-        for logits_NV in self.forward.logits(unread, kept_BK, at_once):
+        every = self.forward.logits(
+            unread, kept_BK, len(padded) if known else at_once, few=bool(known)
+        )
+        for logits_NV in every:
+            if known and self.readout:
+                parts.append([self.readout.readings(logits_NV, logits_NV[:, 0])])
+                continue
             next_N, rest_N = rest_N[: len(logits_NV)], rest_N[len(logits_NV) :]
             parts.append(read_steps(logits_NV, next_N.to(logits_NV.device), self.reader))
-        columns = [
+        *columns, readings = [
             torch.split(numbers(torch.cat(part)).cpu(), counts) for part in zip(*parts, strict=True)
         ]
         away_B = self.forward.distances(counts)
         away = [[]] * len(counts) if away_B is None else away_B[:, None].tolist()
-        scored = zip(map(len, responses), away, *columns, strict=True)
+        read = [
+            [[*one, *far] for one in readings_KQ.tolist()] if self.readout else []
+            for readings_KQ, far in zip(readings, away, strict=True)
+        ]
+        if known:
+            return [Scored(p, end, end, one) for (p, end), one in zip(known, read, strict=True)]
+        scored = zip(map(len, responses), read, *columns, strict=True)
         return [
             Scored(
                 logprobs=next_K[:n].tolist(),
                 end_logprob=float(end_K[n]),
                 end=float(unread_K[n]),
-                readings=[[*one, *far] for one in readings_KQ.tolist()] if self.readout else [],
+                readings=one,
             )
-            for n, far, next_K, end_K, unread_K, readings_KQ in scored
+            for n, one, next_K, end_K, unread_K in scored
         ]
 
-    def _group(
-        self, contexts: Sequence[Ids], num_samples: int = 1, keep: int = 1, new_tokens: int = 0
-    ) -> list[list[int]]:
-        """Return batches of indices, longest first, within the memory budget of this device."""
-        vocabulary = count_rows(self.model)
-        return group(
-            contexts,
-            new_tokens=new_tokens,
-            max_rows=min(self.batch_size, max(1, LOGITS_IN_FLIGHT // (keep * vocabulary))),
-            max_tokens=TOKENS_IN_FLIGHT.get(self.device.type, TOKENS_IN_FLIGHT["cpu"]),
-            num_samples=num_samples,
-        )
+    def room(self, width: int, most: int, free: int | None) -> int:
+        """Return how many rows of so many tokens are sampled side by side, `most` at most.
+
+        `free` are the bytes that they may take, if they are known.
+        """
+        vocabulary, per_token = count_rows(self.model), self.forward.bytes_per_token
+        if free is None or not per_token:
+            most = min(most, LOGITS_IN_FLIGHT // vocabulary)
+            return max(1, min(most, self._most_tokens() // width))
+        per_row = per_token * CACHES * width + LOGITS_BYTES * vocabulary
+        return max(1, min(most, int(SAFE * free / per_row)))
+
+    def _most_tokens(self, free: int | None = None) -> int:
+        """Return how many tokens are read at a time, by the free memory if it is known."""
+        if free is None:
+            return TOKENS_IN_FLIGHT.get(self.device.type, TOKENS_IN_FLIGHT["cpu"])
+        size = self.model.config.get_text_config().hidden_size * self.model.dtype.itemsize
+        return int(SAFE * free / (STATES * size + CACHES * self.forward.bytes_per_token))
+
+    def _group(self, contexts: Sequence[Ids], keep: int = 1) -> list[list[int]]:
+        """Return batches of indices, longest first, within the memory of this device."""
+        free = free_memory(self.device)
+        most = min(self.batch_size, LOGITS_IN_FLIGHT // (keep * count_rows(self.model)))
+        even = self.device.type == "cpu"
+        tokens = self._most_tokens(free)
+        return group(contexts, max_rows=max(1, most), max_tokens=tokens, even=even)
 
 
 @torch.inference_mode()

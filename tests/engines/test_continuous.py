@@ -1,0 +1,166 @@
+"""Rows that have ended make place for others, and no row notices."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+import tiny_models
+from grace.cnf import add_cnf
+from grace.engines import Sampling, transformers
+from grace.engines.local import scoring
+from grace.engines.local.draws import Part
+from grace.engines.transformers import TransformersEngine
+
+CLOSE = 1e-5
+SAMPLING = Sampling(3, 1.0, 0.95, 40, seed=3)  # no draw on the edge of two tokens
+PURE = (*tiny_models.ARCHITECTURES, "gemma3", "mistral", "qwen3", "smollm3")
+
+
+def engine_of(name: str, **options: Any) -> TransformersEngine:
+    model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    add_cnf(model, tokenizer)
+    return TransformersEngine(model, tokenizer, **options)
+
+
+def passes(engine: TransformersEngine) -> list[tuple[int, int]]:
+    """Return a list that grows by the rows and columns of every pass of the whole model."""
+    shapes: list[tuple[int, int]] = []
+    engine.model.register_forward_pre_hook(
+        lambda _, args, options: shapes.append(tuple(options["input_ids"].shape)), with_kwargs=True
+    )
+    return shapes
+
+
+def assert_same(one: Any, other: Any, tolerance: float) -> None:
+    assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
+    ours, theirs = ([*g.logprobs, g.end_logprob or 0.0] for g in (one, other))
+    assert ours == pytest.approx(theirs, abs=tolerance, rel=tolerance)
+    assert one.trace == pytest.approx(other.trace, abs=tolerance)
+    assert one.confidence == pytest.approx(other.confidence, abs=tolerance)
+
+
+@pytest.mark.parametrize("name", [*PURE, *tiny_models.HYBRIDS])
+@pytest.mark.parametrize("lead", [0, 24], ids=["apart", "shared"])
+def test_every_row_is_what_it_is_alone_whatever_rows_come_and_go(name: str, lead: int) -> None:
+    engine = engine_of(name, batch_size=5)
+    tolerance = 1e-4 if name in tiny_models.HYBRIDS else CLOSE
+    start = tiny_models.prompts(engine.tokenizer, 4)[3][:lead]
+    prompts = [[*start, *own] for own in tiny_models.prompts(engine.tokenizer, 7)]
+    keys = [f"q{n}" for n in range(len(prompts))]
+    together = dict(engine.generate(prompts, SAMPLING, keys=keys))
+    lengths = {len(one.token_ids) for several in together.values() for one in several}
+    assert max(lengths) > 10 * (min(lengths) + 1), "answers of very different lengths"
+    engine.batch_size = 64
+    backwards = dict(engine.generate(prompts[::-1], SAMPLING, keys=keys[::-1]))
+    for place, prompt in enumerate(prompts):
+        alone = engine.stream(prompt, SAMPLING, keys[place])
+        for sample, one in enumerate(together[place]):
+            ((_, single),) = alone.start(range(sample, sample + 1))
+            assert_same(one, single, tolerance)
+            assert_same(one, backwards[len(prompts) - 1 - place][sample], tolerance)
+
+
+def test_rows_that_ended_are_replaced_and_no_step_waits_for_the_longest_answer() -> None:
+    engine = engine_of("llama_untied", batch_size=4)
+    prompts = tiny_models.prompts(engine.tokenizer, 8)
+    shapes = passes(engine)
+    one = dataclasses.replace(SAMPLING, num_samples=1)
+    made = dict(engine.generate(prompts * 3, one))
+    steps = [rows for rows, columns in shapes if columns == 1]
+    tokens = sum(len(g.token_ids) + 1 for several in made.values() for g in several)
+    assert max(steps) == 4
+    assert sum(steps) < 1.6 * tokens, "few rows are computed in vain"
+    assert len(steps) < tokens / 2
+
+
+def test_a_hybrid_begins_anew_once_all_rows_have_ended() -> None:
+    engine = engine_of("lfm2", batch_size=4)
+    shapes = passes(engine)
+    one = dataclasses.replace(SAMPLING, num_samples=1)
+    list(engine.generate(tiny_models.prompts(engine.tokenizer, 8), one))
+    assert [rows for rows, columns in shapes if columns > 1] == [4, 4]
+
+
+def test_more_samples_than_fit_are_drawn_in_turn_and_are_the_same() -> None:
+    engine = engine_of("qwen2", batch_size=64)
+    (prompt,) = tiny_models.prompts(engine.tokenizer, 1)
+    many = dataclasses.replace(SAMPLING, num_samples=13)
+    ((_, whole),) = engine.generate([prompt], many)
+    engine.batch_size = 3
+    shapes = passes(engine)
+    ((_, parts),) = engine.generate([prompt], many)
+    assert max(rows for rows, _ in shapes) == 3
+    for one, other in zip(parts, whole, strict=True):
+        assert_same(one, other, CLOSE)
+
+
+def test_rows_of_any_settings_wait_for_a_place_and_stopping_one_leaves_the_others() -> None:
+    engine = engine_of("gemma3")
+    prompts = tiny_models.prompts(engine.tokenizer, 4)
+    keys = [f"q{n}" for n in range(4)]
+    settings = [dataclasses.replace(SAMPLING, max_new_tokens=n) for n in (6, 40, 1)]
+    settings.append(Sampling(1, 0.0, max_new_tokens=20))
+    parts = [Part(prompts, sampling, keys) for sampling in settings]
+    alone = [dict(engine.generate(prompts, sampling, keys=keys)) for sampling in settings]
+    wanted = [one for several in alone for place in range(4) for one in several[place]]
+    drawing = engine.draw(parts)
+    drawing._room = lambda width: 7  # the rows in flight
+    stopped = next(row for row, one in enumerate(wanted) if len(one.token_ids) > 12)
+    counts = [0] * len(wanted)
+    for drawn in drawing:
+        assert len(drawn) <= 7
+        for one in drawn:
+            counts[one.row] += 1
+            if one.row == stopped and counts[stopped] == 3:
+                drawing.stop(stopped)
+    for row, (got, whole) in enumerate(zip(drawing.generations(), wanted, strict=True)):
+        if row == stopped:
+            assert got.token_ids == whole.token_ids[:3] and got.finish_reason == "length"
+        else:
+            assert_same(got, whole, CLOSE)
+            assert counts[row] == len(got.token_ids) + (got.finish_reason == "stop")
+
+
+def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of("llama_untied")
+    config = engine.model.config
+    per_token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert engine.forward.bytes_per_token == per_token
+    prompts, one = [[5, 6, 7, n] for n in range(40)], dataclasses.replace(SAMPLING, num_samples=1)
+    width = 4 + SAMPLING.max_new_tokens
+    row = width * per_token * scoring.CACHES + scoring.LOGITS_BYTES * config.vocab_size
+    before = dict(engine.generate(prompts, one))
+    for rows in (6, 25):
+        free = int(row * (rows + 0.5) / scoring.SAFE)
+        for module in (scoring, transformers):
+            monkeypatch.setattr(module, "free_memory", lambda device, free=free: free)
+        shapes = passes(engine)
+        for index, (got,) in engine.generate(prompts, one):
+            assert_same(got, before[index][0], CLOSE)
+        assert max(rows for rows, _ in shapes) == rows
+        plan = engine.plan(prompts, 1, SAMPLING.max_new_tokens)
+        assert len(plan) == 1, "units do not depend on the free memory"
+    sequences = [[5] * 20] * 64
+    for module in (scoring, transformers):
+        monkeypatch.setattr(module, "free_memory", lambda device: 10**6)
+    assert len(engine._group(sequences)) > 2
+    engine.features(sequences, [[6]] * 64)
+
+
+@torch.inference_mode()
+def test_the_cache_is_as_wide_as_the_longest_row_that_is_left() -> None:
+    engine = engine_of("llama_tied", batch_size=4)
+    widths: list[int] = []
+    engine.model.register_forward_pre_hook(
+        lambda _, args, options: widths.append(options["cache"].get_seq_length()),
+        with_kwargs=True,
+    )
+    one = dataclasses.replace(SAMPLING, num_samples=1, max_new_tokens=30)
+    list(engine.generate([[5, 6, 7, 8]] * 60, one, keys=[str(n) for n in range(60)]))
+    assert len(widths) > 100 and max(widths) <= 4 + 30 + 30
