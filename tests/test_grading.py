@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grace import grading
 from grace.errors import ConfigError, DataError
 from grace.grading import load_grader
 from grace.metrics.rouge import rouge_l
@@ -102,3 +103,13 @@ def test_math_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(ConfigError, match=r"pip install 'grace-confidence\[math\]'"):
         grade("x", ask(["x"]), "math")
+
+
+@pytest.mark.parametrize("said", ["9^{9^{9^9}}", "(9999999)!", "{" * 3000])
+def test_a_formula_that_never_ends_is_wrong_and_soon(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("math_verify")
+    assert grade(r"\boxed{(x+1)^2}", ask(["x^2+2x+1"]), "math")
+    monkeypatch.setattr(grading, "MATH_SECONDS", 1)
+    assert not grade(rf"\boxed{{{said}}}", ask(["3"]), "math")

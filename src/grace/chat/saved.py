@@ -192,7 +192,12 @@ def _ends(template: str, named: str) -> bool:
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    return child.returncode >= 0  # else the kernel has ended it
+    if child.returncode > 0:
+        raise ModelError(
+            "the process that tries the chat template could not start; "
+            "check that Python has memory left and that grace can be imported"
+        )
+    return child.returncode == 0  # else the kernel has ended it
 
 
 def render() -> None:
