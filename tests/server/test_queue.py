@@ -182,6 +182,49 @@ def test_a_small_job_ends_while_a_large_one_runs(
     assert second.done.wait(30)
 
 
+def test_a_job_waits_for_a_batch_of_its_kind_but_not_for_much_more_work(
+    model: Any, start: Start
+) -> None:
+    worker = start(max_together=64)
+    large = Steps(model, size=8)
+    large.work = 3200
+    worker.submit(large)
+    until(lambda: large.calls > 0)
+    small = Steps(model, group="small")
+    small.work = 40
+    worker.submit(small)
+    until(lambda: small.calls > 0)  # though it would wait for a million seconds for its kind
+    next_ = [Steps(model, group="small") for _ in range(3)]
+    for job in next_:
+        job.work = 40
+        worker.submit(job)
+    begun = small.calls
+    until(lambda: small.calls > begun + 20)
+    assert not any(job.calls for job in next_)
+    small.release.set()
+    for job in next_:
+        job.release.set()
+    assert all(job.done.wait(30) for job in next_)
+    assert next_[0].events[-1].prompt_tokens == 3  # they run together, beside the large one
+    assert not large.done.is_set()
+    large.release.set()
+    assert large.done.wait(30)
+
+
+def test_free_memory_goes_back_once_after_work(
+    model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    monkeypatch.setattr("grace.server.jobs.queue.REST_S", 0.01)
+    monkeypatch.setattr("grace.server.jobs.queue._give_back_memory", lambda: given.append(1))
+    worker = start()
+    for count in (1, 2):
+        job = busy(worker, model)
+        assert len(given) == count - 1  # not while it runs
+        job.release.set()
+        until(lambda count=count: len(given) == count)  # type: ignore[misc]
+
+
 def test_votes_with_many_samples_leave_a_lane_to_small_jobs(
     model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,8 @@ class VoteJob(Job):
         engine, options = self._model.engine, self._options
         refuse_longer(engine.tokenizer, [options["question"], *options["choices"]], engine.limit)
         self._prompt = self._model.encode(options["question"], options["choices"])
+        longest = options["max_new_tokens"] or self._model.sample.longest
+        self.work = len(self._prompt) + self.size * longest
 
     def run(self, together: Sequence[Any]) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
@@ -220,6 +222,7 @@ class RatingJob(Job):
             texts = [*(message["content"] for message in chat), response]
             refuse_longer(engine.tokenizer, texts, engine.limit)
         self._encoded = self._model.encode_all(self._prompts, self._responses)
+        self.work = sum(len(ids) for side in self._encoded for ids in side)
 
     def run(self, together: Sequence[Any]) -> None:
         """Rate all responses."""
@@ -227,5 +230,4 @@ class RatingJob(Job):
             raise Cancelled
         found = rated(self._model.engine.rated, *self._encoded, self._responses)
         values = [one or (None, None) for one in found]
-        tokens = sum(len(ids) for side in self._encoded for ids in side)
-        self.emit(Finished(tokens, 0, values))
+        self.emit(Finished(self.work, 0, values))

@@ -109,6 +109,7 @@ class Completion(Job):
         self.prompts = self.params.encode()
         check_contexts(self.prompts, self.engine.limit, self.params.sampling.max_new_tokens)
         self.group = (max(map(len, self.prompts), default=0) // SHORT).bit_length()
+        self.work = sum(map(len, self.prompts)) + self.size * self.params.sampling.max_new_tokens
 
     def run(self, together: Sequence[Any]) -> None:
         """Draw the samples of all these requests."""

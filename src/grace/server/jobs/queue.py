@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import threading
 import time
@@ -18,8 +19,11 @@ from grace.errors import ComputeError, GraceError
 from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
-PATIENCE_S = 1.0  # a small job waits this long for the running batch, then gets another thread
-SMALL = 8  # a job is small up to 1/SMALL of the largest batch
+PATIENCE_S = 1.0  # a small job waits this long for a batch of its kind, then gets another thread
+SMALL = (
+    8  # a job is small up to 1/SMALL of the largest batch, and of another kind at SMALL its work
+)
+REST_S = 1.0  # without work, then the memory that is free goes back to the system
 STUCK_S = 60.0  # without a forward pass while there is work, the model counts as stuck
 CLOSING_S = 1.0  # for running jobs to end when the queue closes
 Emit = Callable[[Any], None]
@@ -50,6 +54,7 @@ class Job(ABC):
         emit: takes the events, from any thread; whoever waits for them sets it first.
         group: jobs of one group may run together; None: this job runs alone.
         size: the number of samples that the job draws, or of responses that it rates.
+        work: about the most tokens that the job computes, once it is prepared.
         cancelled: set once nobody waits for the job.
         arrived: the time at which it was queued, by `time.monotonic`.
         started: an event was shown to the client, so the job cannot run again.
@@ -58,6 +63,7 @@ class Job(ABC):
     emit: Emit
     group: Hashable = None
     size = 1
+    work = 1
 
     def __init__(self, hang_up: Callable[[], None] | None = None) -> None:
         self.cancelled = threading.Event()
@@ -89,9 +95,9 @@ class Queue:
     """Runs jobs in order of arrival, on threads that start when they are needed.
 
     Jobs that share a model in this process take turns, one forward pass at a time. The first thread
-    runs one batch at a time, so jobs that arrive meanwhile form the next batch. Small jobs that
-    have waited for `PATIENCE_S` run on another thread, so they never wait for the end of a large
-    one.
+    runs one batch at a time, so jobs that arrive meanwhile form the next batch. Small jobs run on
+    another thread once they have waited for `PATIENCE_S`, and at once where all that runs has many
+    times their work: so they never wait for the end of a large one.
 
     Args:
         threads: maximum number of jobs or batches that run at a time.
@@ -110,6 +116,8 @@ class Queue:
         self._closed = False
         self._turns = Turns() if model is not None else contextlib.nullcontext()
         self._running = 0
+        self._rested = True  # since the last work
+        self._works: dict[int, int] = {}  # by thread: the most work of a job that it runs
         self._stepped = time.monotonic()
         self._threads: list[threading.Thread] = []
 
@@ -171,6 +179,7 @@ class Queue:
                 del jobs  # what they hold is not kept until the next ones
                 with self._changed:
                     self._running -= 1
+                    del self._works[number]
 
     def _take(self, number: int) -> list[Job]:
         """Wait for work; return a job and all that run with it, none once the queue is closed."""
@@ -179,23 +188,35 @@ class Queue:
                 self._forget_cancelled()
                 first = self._next(number)
                 if first is not None:
+                    jobs = self._with_others(first, small=number > 0)
                     self._running += 1
-                    return self._with_others(first, small=number > 0)
+                    self._works[number] = max(job.work for job in jobs)
+                    self._rested = False
+                    if self._model is not None and self.waiting:
+                        self._changed.notify_all()  # some of those left may overtake these
+                    return jobs
                 if self._closed:
                     return []
-                self._changed.wait(self._patience_left(number))
+                resting = (
+                    number == 0 and self._model is not None and not (self._rested or self._works)
+                )
+                left = REST_S if resting else self._patience_left(number)
+                if not self._changed.wait(left) and resting:
+                    self._rested = True
+                    _give_back_memory()
 
     def _next(self, number: int) -> Job | None:
         """Return the job that a thread starts now, if any.
 
         With a shared model, the first thread takes the oldest job; the others take small jobs that
-        have waited for long.
+        have waited for long, or that would wait for much more work than their own.
         """
         if number == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
         late = time.monotonic() - PATIENCE_S
-        waiting = (job for job in self.waiting if self._is_small(job) and job.arrived <= late)
-        return next(waiting, None)
+        most = min(self._works.values(), default=0) / SMALL
+        small = filter(self._is_small, self.waiting)
+        return next((job for job in small if job.arrived <= late or job.work <= most), None)
 
     def _patience_left(self, number: int) -> float | None:
         """Return the seconds until a thread must look again, None: when something changes."""
@@ -257,6 +278,12 @@ class Queue:
             yield
         finally:
             hook.remove()
+
+
+def _give_back_memory() -> None:
+    """Return free memory to the system, where C can; one large request may leave a lot."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _let_go(error: BaseException | None) -> None:
