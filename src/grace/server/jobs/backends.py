@@ -16,6 +16,7 @@ from grace.engines.reading import LOWEST, Step
 from grace.model.calls import for_caller, rated
 from grace.records import Message, Vote, to_json
 from grace.server.jobs.completion import (
+    SHORT,
     Choice,
     Completion,
     CompletionParams,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from grace.model import Model
 
 LANES = 4  # batches that take turns on a model in this process
+SMALL = 8  # a job is small up to the work of 1/SMALL of the largest batch
 
 
 class Backend:
@@ -56,6 +58,7 @@ class Backend:
                 threads=LANES,
                 max_waiting=waiting,
                 max_together=engine.batch_size,
+                small=max(1, engine.batch_size // SMALL) * (SHORT + model.sample.longest),
                 model=engine.model,
             )
 

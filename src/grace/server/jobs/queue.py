@@ -9,7 +9,6 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
@@ -19,10 +18,8 @@ from grace.errors import ComputeError, GraceError
 from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
-PATIENCE_S = 1.0  # a small job waits this long for a batch of its kind, then gets another thread
-SMALL = (
-    8  # a job is small up to 1/SMALL of the largest batch, and of another kind at SMALL its work
-)
+PATIENCE_S = 1.0  # a small job waits this long for a batch of small ones, then gets another thread
+SHARE = 3  # small jobs get the model for this many times as long as the large ones beside them
 REST_S = 1.0  # without work, then the memory that is free goes back to the system
 STUCK_S = 60.0  # without a forward pass while there is work, the model counts as stuck
 CLOSING_S = 1.0  # for running jobs to end when the queue closes
@@ -96,28 +93,38 @@ class Queue:
 
     Jobs that share a model in this process take turns, one forward pass at a time. The first thread
     runs one batch at a time, so jobs that arrive meanwhile form the next batch. Small jobs run on
-    another thread once they have waited for `PATIENCE_S`, and at once where all that runs has many
-    times their work: so they never wait for the end of a large one.
+    another thread once they have waited for `PATIENCE_S`, and at once where only large ones run: so
+    they never wait for the end of a large one.
 
     Args:
         threads: maximum number of jobs or batches that run at a time.
         max_waiting: maximum number of waiting jobs.
         max_together: maximum number of samples in a batch.
+        small: the most work of a small job.
         model: the torch module that all jobs call; None: they share no model.
     """
 
     def __init__(
-        self, *, threads: int, max_waiting: int, max_together: int = 1, model: Any = None
+        self,
+        *,
+        threads: int,
+        max_waiting: int,
+        max_together: int = 1,
+        small: int = 1,
+        model: Any = None,
     ) -> None:
         self.waiting: list[Job] = []
         self._model = model
         self._most, self._max_waiting, self._max_together = threads, max_waiting, max_together
+        self._small = small
         self._changed = threading.Condition()
         self._closed = False
-        self._turns = Turns() if model is not None else contextlib.nullcontext()
+        self._turns: Turns | type[contextlib.nullcontext[int]] = (
+            Turns() if model is not None else contextlib.nullcontext
+        )
         self._running = 0
         self._rested = True  # since the last work
-        self._works: dict[int, int] = {}  # by thread: the most work of a job that it runs
+        self._small_only: dict[int, bool] = {}  # by thread that runs a batch: whether all are small
         self._stepped = time.monotonic()
         self._threads: list[threading.Thread] = []
 
@@ -172,14 +179,14 @@ class Queue:
     def _work(self, number: int) -> None:
         while jobs := self._take(number):
             try:
-                with self._turns:
+                with self._turns(SHARE if self._small_only[number] else 1):
                     self._stepped = time.monotonic()
                     self._run(jobs)
             finally:
                 del jobs  # what they hold is not kept until the next ones
                 with self._changed:
                     self._running -= 1
-                    del self._works[number]
+                    del self._small_only[number]
 
     def _take(self, number: int) -> list[Job]:
         """Wait for work; return a job and all that run with it, none once the queue is closed."""
@@ -190,7 +197,7 @@ class Queue:
                 if first is not None:
                     jobs = self._with_others(first, small=number > 0)
                     self._running += 1
-                    self._works[number] = max(job.work for job in jobs)
+                    self._small_only[number] = all(map(self._is_small, jobs))
                     self._rested = False
                     if self._model is not None and self.waiting:
                         self._changed.notify_all()  # some of those left may overtake these
@@ -198,7 +205,7 @@ class Queue:
                 if self._closed:
                     return []
                 resting = (
-                    number == 0 and self._model is not None and not (self._rested or self._works)
+                    number == 0 and self._model is not None and not (self._rested or self._running)
                 )
                 left = REST_S if resting else self._patience_left(number)
                 if not self._changed.wait(left) and resting:
@@ -213,10 +220,10 @@ class Queue:
         """
         if number == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
-        late = time.monotonic() - PATIENCE_S
-        most = min(self._works.values(), default=0) / SMALL
+        patience = PATIENCE_S if any(self._small_only.values()) or not self._small_only else 0
+        late = time.monotonic() - patience
         small = filter(self._is_small, self.waiting)
-        return next((job for job in small if job.arrived <= late or job.work <= most), None)
+        return next((job for job in small if job.arrived <= late), None)
 
     def _patience_left(self, number: int) -> float | None:
         """Return the seconds until a thread must look again, None: when something changes."""
@@ -224,7 +231,7 @@ class Queue:
         return max(0.0, min(small) + PATIENCE_S - time.monotonic()) if small else None
 
     def _is_small(self, job: Job) -> bool:
-        return job.size <= max(1, self._max_together // SMALL)
+        return job.work <= self._small
 
     def _with_others(self, first: Job, *, small: bool) -> list[Job]:
         """Take a job from the queue, and those of its group that fit into one batch with it."""
@@ -294,35 +301,52 @@ def _let_go(error: BaseException | None) -> None:
 
 
 class Turns:
-    """A lock that threads get in the order of asking; its holder can let the others go first."""
+    """A lock for one pass at a time; of those who wait, the one with the least time is next.
+
+    The time of a holder counts less the larger its share is. A newcomer is owed no time.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Lock()
-        self._held = False
-        self._waiting: deque[threading.Event] = deque()
+        self._changed = threading.Condition()
+        self._holder: Turn | None = None
+        self._active: list[Turn] = []  # in the order of asking
 
-    def __enter__(self) -> None:
-        mine = threading.Event()
+    @contextlib.contextmanager
+    def __call__(self, share: int) -> Iterator[None]:
+        """Hold the lock, but for what `pass_on` gives away."""
+        turn = Turn(share)
         with self._changed:
-            if not self._held:
-                self._held = True
-                return
-            self._waiting.append(mine)
-        mine.wait()
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._held = False
+            turn.spent = min((other.spent for other in self._active), default=0.0)
+            self._active.append(turn)
+            self._wait(turn)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._active.remove(turn)
+                self._holder = None
+                self._changed.notify_all()
 
     def pass_on(self) -> None:
-        """Let everybody who waits go first, then go on."""
-        mine = threading.Event()
+        """Let those go first who have had less time, then go on."""
         with self._changed:
-            if not self._waiting:
-                return
-            self._waiting.append(mine)
-            self._waiting.popleft().set()
-        mine.wait()
+            turn = self._holder
+            assert turn is not None  # this thread's
+            turn.spent += (time.monotonic() - turn.since) / turn.share
+            self._active.remove(turn)  # goes last among equals
+            self._active.append(turn)
+            self._holder = None
+            self._changed.notify_all()
+            self._wait(turn)
+
+    def _wait(self, turn: Turn) -> None:
+        while self._holder or min(self._active, key=lambda other: other.spent) is not turn:
+            self._changed.wait()
+        self._holder, turn.since = turn, time.monotonic()
+
+
+class Turn:
+    """The time that a batch has had, divided by its share."""
+
+    def __init__(self, share: int) -> None:
+        self.share, self.spent, self.since = share, 0.0, 0.0
