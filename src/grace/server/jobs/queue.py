@@ -19,7 +19,7 @@ from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 1.0  # a small job waits this long for a batch of small ones, then gets another thread
-SHARE = 3  # small jobs get the model for this many times as long as the large ones beside them
+SHARE = 6  # small jobs get the model for this many times as long as the large ones beside them
 REST_S = 1.0  # without work, then the memory that is free goes back to the system
 STUCK_S = 60.0  # without a forward pass while there is work, the model counts as stuck
 CLOSING_S = 1.0  # for running jobs to end when the queue closes
@@ -195,7 +195,7 @@ class Queue:
                 self._forget_cancelled()
                 first = self._next(number)
                 if first is not None:
-                    jobs = self._with_others(first, small=number > 0)
+                    jobs = self._with_others(first)
                     self._running += 1
                     self._small_only[number] = all(map(self._is_small, jobs))
                     self._rested = False
@@ -216,7 +216,7 @@ class Queue:
         """Return the job that a thread starts now, if any.
 
         With a shared model, the first thread takes the oldest job; the others take small jobs that
-        have waited for long, or that would wait for much more work than their own.
+        have waited for long, or at once where only large ones run.
         """
         if number == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
@@ -233,12 +233,13 @@ class Queue:
     def _is_small(self, job: Job) -> bool:
         return job.work <= self._small
 
-    def _with_others(self, first: Job, *, small: bool) -> list[Job]:
-        """Take a job from the queue, and those of its group that fit into one batch with it."""
+    def _with_others(self, first: Job) -> list[Job]:
+        """Take a job from the queue, and those of its group and kind that fit into its batch."""
         jobs, room = [first], self._max_together - first.size
         for job in self.waiting:
-            fits = first.group is not None and job.group == first.group and job.size <= room
-            if fits and job is not first and (self._is_small(job) or not small):
+            alike = first.group is not None and job.group == first.group
+            alike = alike and self._is_small(job) == self._is_small(first)
+            if alike and job.size <= room and job is not first:
                 jobs.append(job)
                 room -= job.size
         self.waiting = [job for job in self.waiting if job not in jobs]
