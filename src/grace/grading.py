@@ -142,9 +142,9 @@ def _math(text: str, question: Question, threshold: float) -> bool:
 
 
 def _auto(text: str, question: Question, threshold: float) -> bool:
-    """As `choice`, `number` or `yes_no` if it fits; else `rouge`, with equal numbers and negation.
+    """As `choice`, `number` or `yes_no` if it fits; else by the words of an accepted answer.
 
-    Example: "by George Eliot" is right, "not George Eliot" is wrong; accepted: "George Eliot".
+    Example: "by George Eliot" is right, "T. S. Eliot" is wrong; accepted: "George Eliot".
     """
     kind = answers.kind_of(question.answers, question.choices)
     if kind != "open":

@@ -37,6 +37,13 @@ _STATED = re.compile(
     r"(?:ist|lautet|est|es|é|è|is)|(?:答案|正确选项)(?:是|为))\s*(?!\s*not\b):?",
     re.I,
 )
+_CONCLUDED = re.compile(
+    r"(?:(?:^|[.!?:]\s)\W*(?:so|overall|in\s+(?:conclusion|summary)|to\s+(?:conclude|summarize)"
+    r"|(?:based\s+on|given)\s+(?:this|these|that|those|the)\b[^,.\n]*)"
+    r"|\b(?:therefore|thus|hence|consequently|accordingly))\b\s*[,:]?\s+"
+    r"(?!(?:is|are|was|were|do|does|did|far|that|much|many)\b)",
+    re.I | re.M,
+)
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.I | re.S)
 _NEXT = re.compile(  # a model that goes on writes the next question, too
     r"\n[ \t]*[*_#>]*[ \t]*(?:question|q|human|user|problem|frage|pregunta|问题|問題)"
@@ -113,6 +120,19 @@ def stated(said: str) -> list[str]:
     """Return the rest of the line after the last "the answer is"."""
     last = _last(_STATED, said)
     return [_line(said, last.end())] if last else []
+
+
+def concluded(said: str) -> str:
+    """Return the rest of the line after the last "therefore", or what follows its colon.
+
+    It is empty where much comes after it: then it concludes a part of the reasoning.
+    """
+    if (last := _last(_CONCLUDED, said)) is None:
+        return ""
+    line, *after = lines(said[last.end() :])
+    if line.endswith(":") and after:
+        line, *after = after
+    return "" if len(after) > 1 else line[:LONGEST]
 
 
 def lines(said: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from grace.answers import yes_no
-from grace.answers.finding import lines, marked, plain, spoken
+from grace.answers.finding import concluded, lines, marked, plain, spoken
 from grace.answers.numbers import typed
 from grace.answers.text import canonical
 from grace.answers.units import ORDINAL_WORDS
@@ -30,6 +30,11 @@ _GOES_ON = re.compile(  # after the letter A, where an article is followed by a 
     r"correctly|if|by|from|with|in|on|with|though|although|but|are|seems|says|states)\b",
     re.I,
 )
+_REFUSED = re.compile(
+    r"\s+(?:is|was|are|can|must|would|seems)\s+(?:\w+\s+)?"
+    r"(?:not|wrong|incorrect|false|untrue|unlikely|impossible|out|eliminated|excluded)\b",
+    re.I,
+)
 _NUMBERED = re.compile(
     r"\W*(?:the\s+)?(?:option|choice|alternative|answer|number|no\.)\s*(?:number\s*|no\.?\s*|#\s*)?"
     r"[(\[]?(\d{1,2})\b(?![.,]?\d)",
@@ -42,6 +47,10 @@ _ORDINAL = re.compile(
 _IN_PARENTHESES = re.compile(r"\(([A-J])\)")
 _DENIED = re.compile(r"\b(?:not|never|no|none|nor|neither|except)\b|n['\u2019]t\b", re.I)
 
+_CONTRAST = re.compile(
+    r"(?:,\s*(?:and\s+|but\s+)?not|,?\s*\b(?:rather\s+than|instead\s+of))\s+([^,;.]+)", re.I
+)
+
 
 def lettered(choices: Sequence[str]) -> list[str]:
     """Return the lines that show the options of a question, each with its letter."""
@@ -52,7 +61,7 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     """Return the letter that a response chooses, None if it names no option, or one beyond them.
 
     Without `choices` any letter counts. What is marked as the answer comes first, then the first
-    line, if it is a letter, an option's text, or both.
+    line, if it is a letter, an option's text, or both, then what is concluded.
     """
     said = spoken(text)
     for part in marked(said):
@@ -62,7 +71,7 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
         return None  # a list of the options
     letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
-    return _offered(letter, choices)
+    return _offered(letter or named(concluded(said), choices), choices)
 
 
 def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
@@ -123,13 +132,26 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
     meant = [yes_no.canonical(choice) for choice in choices]
     if {"yes", "no"} <= {*meant} and meant.count(said := yes_no.read(line)) == 1:
         return LETTERS[meant.index(said)]
+    line = _without_contrast(line, choices)
     rest = _LEAD.sub("", line, count=1)
-    named = _contained(canonical(rest), [canonical(choice) for choice in choices])
+    contained = _contained(canonical(rest), [canonical(choice) for choice in choices])
     if (match := _LETTER.match(rest)) and match[1] != "I":
         closed = _CLOSED.match(rest, match.end()) or _GOES_ON.match(rest, match.end())
         letter = match[1] or match[2].upper()
-        return letter if closed and named in (None, letter) else None
-    return None if _DENIED.search(line) or _NUMBERED.match(line) else named
+        refused = _REFUSED.match(rest, match.end())
+        return letter if closed and not refused and contained in (None, letter) else None
+    if _DENIED.search(line) or _NUMBERED.match(line):
+        return None
+    result = line.rpartition("=")[2]
+    return contained or (named(result, choices, marked=False) if result != line else None)
+
+
+def _without_contrast(text: str, choices: Sequence[str]) -> str:
+    """Return a text without the options that it sets its answer against: "Rome, not Paris"."""
+    forms = [canonical(choice) for choice in choices]
+    return _CONTRAST.sub(
+        lambda found: "" if _contained(canonical(found[1]), forms) else found[0], text
+    )
 
 
 def _bare(text: str) -> str:

@@ -5,12 +5,40 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
+from collections.abc import Sequence
 
 from grace.answers import numbers
 from grace.answers.finding import boxed, hashed, labelled, plain, short_answer, spoken, stated
 from grace.answers.units import ORDINAL_WORDS, OTHER, ROMAN, UNITS
-from grace.metrics.rouge import rouge_l
+from grace.metrics.rouge import rouge_l, tokens
 
+FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
+_EMPTY = {
+    "a",
+    "an",
+    "the",
+    "of",
+    "in",
+    "on",
+    "at",
+    "by",
+    "to",
+    "and",
+    "for",
+    "from",
+    "with",
+    "is",
+    "was",
+    "are",
+    "were",
+    "be",
+    "it",
+    "its",
+    "this",
+    "that",
+}
+_NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
+_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _FULLWIDTH = "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"  # ! ( ) , : ; ?
 _MARKS = string.punctuation + "\u2018\u2019\u00b4“”„«»…¡¿、。「」『』《》・।؟،؛" + _FULLWIDTH
@@ -95,8 +123,9 @@ def _is_article(words: list[str], at: int) -> bool:
 def alike(accepted: str, said: str, threshold: float) -> bool:
     """Return whether a short answer says what is accepted.
 
-    It does if both have one form, or if ROUGE-L reaches the threshold (0: never) and all numbers
-    of the accepted text are said, no other unit or month is, and what is said denies nothing.
+    It does if both have one form, or (threshold 0: never) if the words of one are among those of
+    the other, all numbers of the accepted text are said, no other unit or month is, and what is
+    said denies nothing. A text of many words may use some others.
     """
     if canonical(accepted) == canonical(said) != "":
         return True
@@ -114,9 +143,72 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
         or (wanted and _other_unit(said, accepted))
     ):
         return False
-    return rouge_l(accepted, said) >= threshold - 1e-9 or bool(
-        wanted and _is_amount(accepted, said)
+    return _has_words(accepted, said, threshold) or bool(wanted and _is_amount(accepted, said))
+
+
+def _has_words(accepted: str, said: str, threshold: float) -> bool:
+    """Return whether two texts share their words of content, none of which stands for another.
+
+    South Korea is no North Korea, though ROUGE-L is 0.5: words that are missing on both sides make
+    another answer of it. Of many words, half may differ.
+    """
+    wanted, given = _content(accepted), _content(said)
+    missing = [word for word in wanted if not _is_among(word, given)]
+    extra = [word for word in given if not _is_among(word, wanted)]
+    if len(wanted) > FEW and len(given) > FEW:
+        return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
+    if (missing and extra) or not wanted or not given:
+        return False
+    share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
+    if missing:
+        return share > 0.5  # New York for New York City, but not City
+    whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
+    return whole or share >= threshold - 1e-9
+
+
+def _is_among(word: str, others: Sequence[str]) -> bool:
+    """Return whether a word, or a number in any writing, is among others."""
+    count = _count(word)
+    if count is not None:
+        return any(_count(other) == count for other in others)
+    return any(_spelt_alike(word, other) for other in others)
+
+
+def _count(word: str) -> int | None:
+    """Return the number that a word is: 2, 2nd, second or ii."""
+    if digits := re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", word):
+        return int(digits[1])
+    for names in (ORDINAL_WORDS, [*map(str.lower, ROMAN)]):
+        if word in names:
+            return names.index(word) + 1
+    return None
+
+
+def _content(text: str) -> list[str]:
+    """Return the words of a text that are no function words; all, if there are only those.
+
+    Accents, and the points of U.S.A., do not count; the A of Vitamin A does.
+    """
+    text = _NAMED_A.sub(" letter-a", _INITIAL.sub("", text))
+    folded = "".join(
+        c for c in unicodedata.normalize("NFKD", text) if not "\u0300" <= c <= "\u036f"
     )
+    words = tokens(folded)
+    return [word for word in words if word not in _EMPTY] or [*words]
+
+
+def _spelt_alike(word: str, other: str) -> bool:
+    """Return whether two words are one, in the plural or with a slip: a letter more, or another.
+
+    Of short words a letter makes another word: Monet is no Manet, Iran no Iraq.
+    """
+    short, long = sorted((word, other), key=len)
+    if long in (short, f"{short}s", f"{short}es"):
+        return True
+    at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        return len(short) > FEW and short[at:] == long[at + 1 :]
+    return len(short) > 2 * FEW - 1 and short[at + 1 :] == long[at + 1 :]
 
 
 def _is_formula(text: str) -> bool:

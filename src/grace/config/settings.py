@@ -158,7 +158,9 @@ class GradeSettings:
         "rouge, rouge_or_substring, exact, choice, number, yes_no, math, auto or module:function "
         "(see `grace list graders`); empty: the task's",
     )
-    rouge_threshold: float = setting(0.3, "smallest ROUGE-L F1 that counts as right", low=0, high=1)
+    rouge_threshold: float = setting(
+        0.3, "smallest ROUGE-L F1, or share of words, that counts as right", low=0, high=1
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

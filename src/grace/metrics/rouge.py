@@ -22,7 +22,7 @@ def rouge_l(reference: str, response: str) -> float:
     other scripts; pairs of adjacent characters where these have no spaces (as in Lucene's analyser
     of Chinese, Japanese and Korean). Without a common token it is 0.
     """
-    expected, actual = _tokens(reference), _tokens(response)
+    expected, actual = tokens(reference), tokens(response)
     common = _common_subsequence(expected, actual)
     if not common:
         return 0.0
@@ -31,13 +31,14 @@ def rouge_l(reference: str, response: str) -> float:
 
 
 @functools.lru_cache(maxsize=65536)
-def _tokens(text: str) -> tuple[str, ...]:
-    tokens: list[str] = []
+def tokens(text: str) -> tuple[str, ...]:
+    """Return the tokens of a text as `rouge_l` compares them."""
+    found: list[str] = []
     for match in _ROUGE_TOKEN.finditer(text.lower()):
         run = match[0]
         pairs = match[1] and len(run) > 1
-        tokens += map("".join, itertools.pairwise(run)) if pairs else [run]
-    return tuple(tokens)
+        found += map("".join, itertools.pairwise(run)) if pairs else [run]
+    return tuple(found)
 
 
 def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
