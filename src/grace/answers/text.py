@@ -161,7 +161,7 @@ def _has_words(accepted: str, said: str, threshold: float) -> bool:
         return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
-        return share > 0.5  # New York for New York City, but not City
+        return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
 
