@@ -212,3 +212,7 @@ def test_seeds_with_the_same_test_questions_are_said_to_be_one_experiment():
     other = [dataclasses.replace(r, ids=[f"{r.seed}-{i}" for i in r.ids]) for r in same]
     assert summarize(study(other, notes=()), resamples=20).notes == ()
     assert summarize(study(same[:1], notes=()), resamples=20).notes == ()
+    drawn = [dataclasses.replace(r, training=frozenset({f"train-{r.seed}"})) for r in same]
+    (note,) = summarize(study(drawn, notes=()), resamples=20).notes
+    assert "one experiment" not in note
+    assert note.endswith("They differ in their training questions; each test question counts once.")

@@ -120,7 +120,9 @@ def test_another_seed_draws_others_and_a_smaller_draw_is_part_of_a_larger(tmp_pa
     task = load_task("sciq")
     small, large = settings(folder, test=10), settings(folder, test=20)
     assert task.questions("test", small, 0) == task.questions("test", large, 0)[:10]
-    assert numbers(task.questions("test", small, 0)) != numbers(task.questions("test", small, 1))
+    for split in ("train", "validation", "test"):
+        data = settings(folder, train=10, validation=10, test=10)
+        assert numbers(task.questions(split, data, 0)) != numbers(task.questions(split, data, 1))  # type: ignore[arg-type]
 
 
 def test_the_order_of_a_file_does_not_change_the_draw(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ class EstimatorResult:
     such responses are counted and never filled in. `ids` are response ids
     ("<question>#<sample>"). A report compares estimators and seeds by these ids, even where the
     responses differ (a tuned model's and its backbone's). `groups` are the clusters of its
-    resamples, by default the questions in the ids.
+    resamples, by default the questions in the ids. `training` has the ids of the training questions
+    of its run, and is empty where they are not known.
 
     A `train_task` other than `task` means out of domain. Costs are None where not measured:
     seconds and requests are per answer, `fit_seconds` is the total for what is used,
@@ -47,6 +48,7 @@ class EstimatorResult:
     correct: Sequence[bool]
     ids: Sequence[str] = ()
     groups: Sequence[Hashable] = ()
+    training: frozenset[str] = frozenset()
     seconds_per_answer: float | None = None
     extra_forward_tokens_per_answer: float | None = None
     extra_requests_per_answer: float | None = None

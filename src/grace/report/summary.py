@@ -164,17 +164,21 @@ def grouped(results: Sequence[EstimatorResult]) -> dict[Place, Group]:
 
 
 def _seed_notes(groups: dict[Place, Group]) -> Iterator[str]:
-    """Say of each task whose seeds have the same test questions that they are one experiment."""
+    """Say of each task whose seeds have the same test questions what the seeds change."""
     by_task = group_by(groups, lambda place: place[0])
     for task, places in by_task.items():
         several = [rs for place in places for rs in groups[place].values() if len(rs) > 1]
         ids = [[{question_of(i) for i in r.ids} for r in results] for results in several]
         if ids and all(one == seeds[0] and one for seeds in ids for one in seeds):
             count = max(map(len, ids))
-            yield (
-                f"{task}: all {count} seeds have the same test questions. They differ in training "
-                f"and folds alone and count as one experiment, not as {count}."
-            )
+            if any(len({r.training for r in results}) > 1 for results in several):
+                what = "They differ in their training questions; each test question counts once."
+            else:
+                what = (
+                    "They differ in training and folds alone and count as one experiment, not as "
+                    f"{count}."
+                )
+            yield f"{task}: all {count} seeds have the same test questions. {what}"
 
 
 def summaries(trials: Trials, groups: dict[Place, Group]) -> Iterator[Summary]:

@@ -171,6 +171,7 @@ def _result(context: Context, test: TestSet, name: str, estimator: Estimator) ->
         correct=[grade.correct for grade in split.grades.read()],
         ids=[row.id for row in rows],
         groups=_groups(split),
+        training=frozenset(q.id for q in context.directory.split("train").questions.read()),
         run=settings.report.name,
         seconds_per_answer=None if generating is None else generating + beyond,
         **cost,
