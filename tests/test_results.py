@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from grace.metrics import Estimate, not_worse
 from tools import results
+
+NOT_WORSE = re.compile(
+    r"(Brier score|AUROC|accuracy)[^.]{,60}? not worse than [^(]{,60}? by ([\d.]+) points or more "
+    r"\(([-+\d.]+) \[([-+\d.]+), ([-+\d.]+)\]\)"
+)
 
 
 @pytest.mark.parametrize("page", results.PAGES, ids=lambda page: page.name)
@@ -40,3 +47,21 @@ def test_a_table_follows_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "old" not in made and results.written(made) == made
     assert made.index("| GrACE | 3.0 [2.0, 4.0] | **15.0 [14.0, 16.0]** |") < made.index("| Platt")
     assert "| Platt scaling | - | **-5.0 [-6.0, -4.0]** | - |" in made
+
+
+def test_not_worse_is_said_with_a_margin_that_the_interval_keeps() -> None:
+    claims = 0
+    for page in (results.ROOT / "README.md", *results.ROOT.glob("docs/**/*.md")):
+        if page.parent.name == "decisions":
+            continue
+        text = " ".join(page.read_text(encoding="utf-8").split())
+        made = NOT_WORSE.findall(text)
+        assert len(made) == text.count("not worse"), f"{page.name}: write it as NOT_WORSE has it"
+        for metric, margin, *values in made:
+            gap, better = Estimate(*map(float, values)), -1 if metric == "Brier score" else 1
+            assert not_worse(gap, float(margin), better=better), (page.name, metric, values)
+        claims += len(made)
+    assert claims
+    assert not not_worse(Estimate(0.1, -0.4, 0.5), 0.5, better=-1)
+    assert not_worse(Estimate(-0.1, -0.4, 0.5), 0.5, better=1)
+    assert not not_worse(Estimate(2.0, -0.6, 3.0), 0.5, better=1)

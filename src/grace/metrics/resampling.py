@@ -26,7 +26,9 @@ _CHUNK = 200_000
 LEVEL = 0.95
 """The level of every interval."""
 
-TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+TAILS = (0.0225, 0.9775)
+"""A little wider than 95%: draws of a few hundred answers spread less than repeated studies do."""
+
 ERROR_TAILS = (0.03, 0.98)
 """Of a calibration error, which cannot be below 0: so the lower end is wrong too seldom."""
 
@@ -178,8 +180,17 @@ def percentiles(draw_R: Floats) -> Estimate:
     if math.isnan(draw_R[0]) or not len(drawn_R):
         return Estimate(float(draw_R[0]), math.nan, math.nan)
     finite = np.isfinite(drawn_R).all()  # between two draws of which one is infinite lies neither
-    ends = np.quantile(drawn_R, TAILS, method="linear" if finite else "inverted_cdf")
+    ends = np.quantile(drawn_R, TAILS, method="weibull" if finite else "inverted_cdf")
     return Estimate(float(draw_R[0]), *map(float, ends))
+
+
+def not_worse(gap: Estimate, margin: float, *, better: int) -> bool:
+    """Return whether a difference a - b rules out that a is worse by `margin` or more.
+
+    A test of non-inferiority at 2.5%: "not clearly worse" is no such claim, and the margin is
+    named before the data are seen. `better` is 1 where a larger value is better, else -1.
+    """
+    return better * (gap.low if better > 0 else gap.high) > -margin
 
 
 def over_seeds(value_SR: Sequence[Floats] | Floats, *, seed: int = 0) -> Floats:
