@@ -15,7 +15,7 @@ from tokenizers import (
 )
 
 import tiny_models
-from grace.cnf import CNF_TOKEN, add_cnf, end_log_prob
+from grace.cnf import CNF_TOKEN, add_cnf
 from grace.errors import DataError, ModelError
 
 CHATML = tiny_models.CHATML
@@ -407,7 +407,7 @@ def test_c_does_not_jump_when_the_question_mentions_the_token(tiny):
 
     def c(ids):
         with torch.inference_mode():
-            return float(end_log_prob(model(torch.tensor([ids])).logits[:, -1], [token.id]))
+            return float(model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token.id])
 
     asked = encode_chat(tokenizer, chat_of("Is <CNF> a word?"))
     spelled = [i for i in asked if i != token.id]

@@ -8,7 +8,6 @@ from grace.cnf import (
     CNF_TOKEN,
     Readout,
     add_cnf,
-    end_log_prob,
     find_readout,
     trainable_rows,
     without,
@@ -172,21 +171,6 @@ def test_peft_trains_exactly_the_row_in_both_matrices(tiny):
     for old, module in zip(before, _matrices(merged), strict=True):
         changed = (old != module.weight).any(-1).nonzero().flatten().tolist()
         assert changed == [token.id]
-
-
-def test_log_confidence_is_a_float32_log_softmax_entry():
-    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 8
-    expected = logits.log_softmax(-1)[:, 7]
-    torch.testing.assert_close(end_log_prob(logits, [7]), expected)
-    half = end_log_prob(logits.bfloat16(), [7])
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half, logits.bfloat16().float().log_softmax(-1)[:, 7])
-
-
-def test_end_log_prob_is_the_log_of_the_summed_probabilities():
-    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 8
-    expected = logits.softmax(-1)[:, [3, 7, 9]].sum(-1).log()
-    torch.testing.assert_close(end_log_prob(logits, [3, 7, 9]), expected)
 
 
 def _matrices(model):

@@ -199,21 +199,6 @@ def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[i
     return {names[id(module)].rpartition(".")[2]: ids for module in matrices}
 
 
-def end_log_prob(logits_BV: Tensor, end_ids: Sequence[int]) -> Tensor:
-    """Return the log of the summed probability of some tokens, shape (B,), in float32.
-
-    With the EOS ids and `<CNF>` it is the log-probability that the response ends here, with `<CNF>`
-    alone log c (arXiv 2509.09438 eq. 5).
-    """
-    logits_BV = logits_BV.float()
-    return logits_BV[..., list(end_ids)].logsumexp(-1) - logits_BV.logsumexp(-1)
-
-
-def unread_end(logits_BV: Tensor, end_ids: Sequence[int], readout: Readout) -> Tensor:
-    """Return the log-probability of ending, shape (B,), without the tokens of the read-out."""
-    return end_log_prob(without(logits_BV, readout), end_ids)
-
-
 def log_odds(log_c: Tensor) -> Tensor:
     """Return the log-odds of probabilities given as natural logarithms."""
     return log_c.clamp(max=-1e-7) - log1mexp(log_c)

@@ -24,6 +24,16 @@ def _half(tensor: Any) -> Any:
     return tensor.half() if tensor.is_floating_point() else tensor
 
 
+def _ending_as_cnf(read_steps: Callable[..., Any]) -> Any:
+    def wrong(logits: Any, drawn: Any, reader: Any) -> Any:
+        ends = logits[:, [*reader.stops, *reader.readout.ids]].logsumexp(-1)
+        unread = ends - logits.logsumexp(-1)  # before `read_steps` overwrites the logits
+        logprobs, end, _, readings = read_steps(logits, drawn, reader)
+        return [logprobs, end, unread, readings]
+
+    return wrong
+
+
 def _rating_cut(response: Callable[..., Any]) -> Any:
     def wrong(*args: Any) -> Any:
         made = response(*args)
@@ -185,16 +195,6 @@ FAULTS = [
         (TRANSFORMERS + "test_c_is_the_raw_full_softmax_whatever_temperature_and_top_p",),
     ),
     Fault(
-        "c in half precision",
-        "grace.cnf:end_log_prob",
-        lambda f: (
-            lambda logits, ids: (
-                _half(logits[..., list(ids)].logsumexp(-1)) - _half(logits.logsumexp(-1))
-            )
-        ),
-        (CNF + "test_log_confidence_is_a_float32_log_softmax_entry",),
-    ),
-    Fault(
         "the loss in half precision",
         "grace.methods.paper.loss:token_losses",
         lambda f: lambda logits, labels: _half(f(logits, labels)),
@@ -258,12 +258,8 @@ FAULTS = [
     ),
     Fault(
         "<CNF> counts as an end among the token probabilities",
-        "grace.cnf:unread_end",
-        lambda f: (
-            lambda logits, ends, readout: (
-                logits[..., [*ends, *readout.ids]].logsumexp(-1) - logits.logsumexp(-1)
-            )
-        ),
+        "grace.engines.local.scoring:read_steps",
+        _ending_as_cnf,
         (SAME_C + "[predict-llama_tied]",),
     ),
     Fault(

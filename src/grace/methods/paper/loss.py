@@ -47,8 +47,8 @@ def losses(
 
     c is read at the last response token (`read_at="predict"`; the model need not see `<CNF>`), at
     `<CNF>` itself (`feed`), or at the last prompt token (`prompt`). Logits are computed from the
-    last prompt token on only. log c is the float32 log-softmax over the full vocabulary, as in
-    `grace.cnf.end_log_prob`. With `cnf_in_sft`, `<CNF>` is one more label of the SFT term where c
+    last prompt token on only. log c is the float32 log-softmax over the full vocabulary.
+    With `cnf_in_sft`, `<CNF>` is one more label of the SFT term where c
     is read. At `prompt` the SFT term is that of a model without `<CNF>`, as responses are sampled.
 
     Of ten bin tokens there is no calibration term (it is zero); that of the target's interval is
