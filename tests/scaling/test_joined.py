@@ -8,6 +8,7 @@ from scipy import stats
 
 from grace.errors import UserInputError
 from grace.metrics import Resamples, over_seeds, percentiles
+from grace.metrics.resampling import TAILS
 from grace.scaling import Curve, Pool, Scaling, joined, replay
 
 BUDGETS = (1, 4)
@@ -62,7 +63,7 @@ def test_few_seeds_widen_every_difference_by_students_t(seeds):
             alike = tuple(percentiles(together_DF @ weights))
             assert tuple(found) == pytest.approx(alike, rel=0.05)
         error = value_S.std(ddof=1) / np.sqrt(seeds) if seeds > 2 else 0
-        reach = stats.t.ppf(0.975, seeds - 1) * error
+        reach = stats.t.ppf(TAILS[1], seeds - 1) * error
         assert found.value == pytest.approx(value_S.mean())
         assert found.high - found.value == pytest.approx(reach, rel=0.05, abs=1e-12)
         assert found.value - found.low == pytest.approx(reach, rel=0.05, abs=1e-12)
