@@ -104,7 +104,7 @@ class SGLang(Handler):
         known = {
             "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
             "presence_penalty", "frequency_penalty", "stop_token_ids", "sampling_seed",
-            "logit_bias",
+            "logit_bias", "json_schema",
         }  # fmt: skip
         if self.path != "/generate" or not set(drawn) <= known:
             self._error(400, f"unexpected {sorted(set(drawn) - known)}")
@@ -115,6 +115,9 @@ class SGLang(Handler):
             "seed": drawn.get("sampling_seed"), "logprob_token_ids": body["token_ids_logprob"],
             "logprobs": 1, "logit_bias": drawn.get("logit_bias"),
         }  # fmt: skip
+        if "json_schema" in drawn:
+            schema = {"schema": json.loads(drawn["json_schema"])}
+            as_vllm["response_format"] = {"type": "json_schema", "json_schema": schema}
         try:
             self._generate(body, as_vllm, behaviour)
         except OSError:

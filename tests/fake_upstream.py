@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+from grace.engines.reading import Reader
+from grace.engines.structured import Allowed, Form, Forms
+
 MODEL = "served"
 
 
@@ -81,6 +84,13 @@ def serving(model: Any, tokenizer: Any, eos: list[int], handler: Any = None) -> 
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _allowed(server: Server, body: dict[str, Any]) -> Allowed | None:
+    if "response_format" not in body:
+        return None
+    form = Form(body["response_format"]["json_schema"]["schema"])
+    return Forms(server.tokenizer, Reader(None, tuple(server.eos))).compile(form)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -229,8 +239,12 @@ class Handler(BaseHTTPRequestHandler):
         temperature = body["temperature"]
         draws = torch.Generator().manual_seed(body.get("seed") or 0)
         longest = body["max_tokens"] + (8 if behaviour.fails == "longer" else 0)
+        allowed = _allowed(self.server, body)
         for number in range(longest):
             logits = self.server.logits(context)[-1]
+            if allowed is not None:  # nothing else is listed with a probability
+                logits = logits.clone()
+                logits[~torch.from_numpy(allowed.next(len(logits)))] = -1e4
             biased = logits.clone()
             for token, bias in (body.get("logit_bias") or {}).items():
                 biased[int(token)] += bias
@@ -249,6 +263,8 @@ class Handler(BaseHTTPRequestHandler):
                 values, ids = logprobs.topk(min(body["logprobs"], 20))
                 top |= dict(zip(ids.tolist(), values.tolist(), strict=True))
             context.append(token)
+            if allowed is not None:
+                allowed.take(token)
             last = "length" if number == longest - 1 else None
             reason = "stop" if token in stops and behaviour.fails != "longer" else last
             yield token, top[token], top, reason

@@ -50,12 +50,12 @@ class ConfigError(UserInputError):
 
 
 class MissingError(ConfigError):
-    """A package of the extra `local` is not installed."""
+    """A package of an extra is not installed."""
 
-    def __init__(self, what: str, package: str) -> None:
+    def __init__(self, what: str, package: str, extra: str = "local") -> None:
         super().__init__(
             f"{what} needs {LOCAL.get(package, package)}, which is not installed: "
-            "pip install 'grace-confidence[local]'"
+            f"pip install 'grace-confidence[{extra}]'"
         )
 
 
@@ -95,7 +95,7 @@ class TrainingError(GraceError):
     """Training had to stop; the last good checkpoint is kept."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: Exception | str) -> str:
     """Return the first line of an error's message, or its type if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__

@@ -62,9 +62,21 @@ def test_langchain_keeps_the_confidence(kind: str, request: pytest.FixtureReques
     assert "confidence " in told
 
 
+@pytest.mark.parametrize("kind", ["live", "proxy"])
+def test_records_have_a_confidence(kind: str, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("llguidance", reason="pip install llguidance")
+    told = run("structured.py", request.getfixturevalue(kind), "What is 7 and 49?")
+    assert len(re.findall(r"Person\(.*\)  confidence 0?\.\d+", told)) == 2
+
+
 def test_every_example_is_run_here() -> None:
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {"langchain_confidence.py", "openai_client.py", "rag_abstention.py"}
+    assert names == {
+        "langchain_confidence.py",
+        "openai_client.py",
+        "rag_abstention.py",
+        "structured.py",
+    }
 
 
 def test_the_run_that_an_example_serves_is_one_that_the_demo_makes() -> None:

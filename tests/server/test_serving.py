@@ -557,7 +557,7 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
          "messages[0].content[0].type"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "tool", "content": "4"}]}, "messages[0]"),
+        ({"messages": [{"role": "function", "content": "4"}]}, "messages[0]"),
         ({"grace": {"threshold": 2}}, "grace.threshold"),
         ({"messages": None}, "messages"),
         ({"n": "many"}, "n"),
@@ -605,14 +605,20 @@ def test_histories_of_other_programs_are_read_or_refused_in_plain_words(live: Li
     body = asked | {"messages": [user, empty, user]}
     assert post(live, "/v1/chat/completions", body)[0] == 200
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "4"}
+    written = {"role": "assistant", "content": "{}"}, {"role": "user", "content": "4"}
+    prompts = []
+    for turns in ([empty | {"tool_calls": [call]}, result], written):
+        status, answer = post(live, "/v1/chat/completions", asked | {"messages": [user, *turns]})
+        prompts.append(answer["usage"]["prompt_tokens"])
+    assert prompts[0] == prompts[1]
     for turn in (
-        empty | {"tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "4"},
+        empty | {"tool_calls": [call, call]},
         {"role": "function", "name": "f", "content": "4"},
     ):
         status, answer = post(live, "/v1/chat/completions", asked | {"messages": [user, turn]})
         assert status == 400
-        assert "write what the tool said into a user turn" in answer["error"]["message"]
+        assert "write into a user turn what they said" in answer["error"]["message"]
 
 
 def test_head_is_get_without_a_body_and_405_says_what_is_allowed(live: Live) -> None:

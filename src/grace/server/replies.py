@@ -30,11 +30,13 @@ class Envelope:
     """Makes the JSON objects of one answer, which share an id, a time and a model.
 
     `calibrated`: the prompt is that of the training run, for which confidences are calibrated.
+    `function`: the name of the function whose arguments the answers are, empty for none.
     """
 
     chat: bool
     model: str
     calibrated: bool = True
+    function: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -48,7 +50,8 @@ class Envelope:
 
     def opening(self, choice: int) -> Json:
         """Return the first event of a chat choice, which names the role."""
-        start = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        delta = {"role": "assistant", "content": ""} | self._call(choice, "", named=True)
+        start = {"delta": delta, "finish_reason": None}
         return self.chunk([{"index": choice, **start, "logprobs": None}])
 
     def piece(self, piece: Piece) -> Json:
@@ -71,9 +74,21 @@ class Envelope:
         tokens = [token for piece in pieces for token in piece.tokens]
         return self._choice(ended.choice, text, tokens, delta=False) | self._end(ended)
 
+    def _call(self, choice: int, written: str, *, named: bool, delta: bool = True) -> Json:
+        """Return a call of the function in place of content, empty where there is no function."""
+        if not self.function:
+            return {}
+        function = {"name": self.function} if named else {}
+        call: Json = {"index": 0} if delta else {}
+        if named:
+            call |= {"id": f"call_{self.id}_{choice}", "type": "function"}
+        call["function"] = function | {"arguments": written}
+        return {"content": None, "tool_calls": [call]}
+
     def _end(self, ended: Ended) -> Json:
+        called = self.function and ended.finish_reason == "stop"
         return {
-            "finish_reason": ended.finish_reason,
+            "finish_reason": "tool_calls" if called else ended.finish_reason,
             "confidence": ended.confidence,
             **without(ended),
             "calibrated": self.calibrated,
@@ -96,9 +111,10 @@ class Envelope:
         if not self.chat:
             content = {"text": text}
         elif delta:
-            content = {"delta": {"content": text}}
+            content = {"delta": {"content": text} | self._call(index, text, named=False)}
         else:
-            content = {"message": {"role": "assistant", "content": text, "refusal": None}}
+            turn = {"role": "assistant", "content": text, "refusal": None}
+            content = {"message": turn | self._call(index, text, named=True, delta=False)}
         logprobs = (_chat_logprobs if self.chat else _text_logprobs)(tokens) if tokens else None
         unfinished = {"finish_reason": None} if delta else {}
         return {"index": index, **content, "logprobs": logprobs, **unfinished}

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from grace import plugins
 from grace.answers import LETTERS
+from grace.engines.structured import OBJECT, Form, check_schema
 from grace.errors import UserInputError
 from grace.records import Message
+from grace.server.errors import ApiError
 from grace.strategies.policies import DROPPING
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -23,7 +33,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
     "tools": ([],),
-    "tool_choice": ("none", "auto"),
+    "tool_choice": ("auto",),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -42,7 +52,6 @@ HARMLESS = (
     "parallel_tool_calls",
     "verbosity",
 )
-TOOL_ROLES = ("tool", "function")
 
 Text = Annotated[str, Field(max_length=2**20)]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
@@ -80,13 +89,23 @@ class ChatMessage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_only(cls, data: Any) -> Any:
-        """Refuse tool calls and their results; an assistant turn without content is a refusal."""
+        """Turn the call of a function into what the model wrote, and its result into a user turn.
+
+        An assistant turn without content is a refusal.
+        """
         if not isinstance(data, dict):
             return data
-        if data.get("role") in TOOL_ROLES or data.get("tool_calls") or data.get("function_call"):
+        if data.get("role") == "tool":
+            return {"role": "user", "content": data.get("content")}
+        match data:
+            case {"tool_calls": [{"function": {"arguments": str(written)}}]} if not data.get(
+                "content"
+            ):
+                return {"role": "assistant", "content": written}
+        if data.get("role") == "function" or data.get("tool_calls") or data.get("function_call"):
             raise ValueError(
-                "this turn calls a tool or is its result, which the model cannot read; write what "
-                "the tool said into a user turn"
+                "this turn calls several functions, or is the result of one in an old form; write "
+                "into a user turn what they said"
             )
         if data.get("role") == "assistant" and data.get("content") is None:
             return data | {"content": data.get("refusal") or ""}
@@ -100,6 +119,61 @@ class ChatMessage(BaseModel):
         parts = self.content
         text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+Schema = Annotated[dict[str, Any], AfterValidator(check_schema)]
+
+
+class JsonSchema(BaseModel):
+    """A schema that the answer follows; it is followed strictly, whatever `strict` says."""
+
+    model_config = ConfigDict(extra="allow")
+
+    followed: Schema = Field(alias="schema")
+
+
+class SchemaFormat(BaseModel):
+    """The answer is JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class ObjectFormat(BaseModel):
+    """The answer is a JSON object."""
+
+    type: Literal["json_object"]
+
+
+class Function(BaseModel):
+    """A function, whose arguments the answer is; the model reads no description of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    parameters: Schema = OBJECT
+
+
+class Tool(BaseModel):
+    """A tool that is a function."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(BaseModel):
+    """The name of a function."""
+
+    name: str
+
+
+class ToolName(BaseModel):
+    """The tool that the answer must call."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class StreamOptions(BaseModel):
@@ -170,6 +244,37 @@ class ChatRequest(_Sampled):
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     grace: GraceOptions | None = None
+    response_format: Annotated[SchemaFormat | ObjectFormat | None, Field(discriminator="type")] = (
+        None
+    )
+    tools: Annotated[list[Tool], Field(max_length=128)] = []
+    tool_choice: Literal["none", "required"] | ToolName | None = None
+
+    @property
+    def form(self) -> Form | None:
+        """The form that the answer must have, if any."""
+        tools, chosen, format = self.tools, self.tool_choice, self.response_format
+        if chosen == "none":
+            tools = []
+        elif chosen is not None and not tools:
+            raise _refused("tool_choice", "there is none of tools; send the tool as well")
+        elif isinstance(chosen, ToolName):
+            tools = [tool for tool in tools if tool.function.name == chosen.function.name]
+        if self.tools and chosen != "none" and (chosen is None or len(tools) != 1):
+            raise _refused(
+                "tools",
+                "the model does not choose among tools; name one of them in tool_choice, or send "
+                "a single one with tool_choice required",
+            )
+        if not tools and format is None:
+            return None
+        if tools and format is not None:
+            raise _refused("response_format", "an answer has one form; leave this or tools out")
+        if self.grace is not None and self.grace.prompt != "raw":
+            raise _refused("grace", "an answer with a form takes no option but the prompt raw")
+        if isinstance(format, SchemaFormat):
+            return Form(format.json_schema.followed)
+        return Form(tools[0].function.parameters, tools[0].function.name) if tools else Form(OBJECT)
 
     @field_validator("top_logprobs")
     @classmethod
@@ -221,6 +326,10 @@ class CompletionRequest(_Sampled):
     def prompts(self) -> list[str]:
         """The prompts as a list."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+def _refused(param: str, message: str) -> ApiError:
+    return ApiError(400, f"{param}: {message}", param=param)
 
 
 class ScoreItem(_Strict):

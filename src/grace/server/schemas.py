@@ -47,7 +47,7 @@ class _Rated(_Answer):
 
 class _Choice(_Rated):
     index: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class TopLogprob(_Answer):
@@ -80,11 +80,28 @@ class TextLogprobs(_Answer):
     text_offset: list[int]
 
 
+class CalledFunction(_Answer):
+    """A function and its arguments, which are JSON; a chunk has a part of them."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCall(_Answer):
+    """The call of a function."""
+
+    index: int | None = None
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunction
+
+
 class ChatTurn(_Answer):
     """The assistant's message."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    tool_calls: list[ToolCall] | None = None
     refusal: str | None
 
 
@@ -130,6 +147,7 @@ class ChatDelta(_Answer):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class _ChunkChoice(_Answer):
@@ -139,7 +157,7 @@ class _ChunkChoice(_Answer):
     """
 
     index: int
-    finish_reason: Literal["stop", "length"] | None
+    finish_reason: Literal["stop", "length", "tool_calls"] | None
     confidence: float | None = None
     no_confidence: str | None = None
     confidence_so_far: float | None = None

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from grace.chat import encode_chat, encode_prompt, encode_text, refuse_longer
 from grace.engines import Sampling
+from grace.engines.structured import Form
 from grace.errors import UserInputError
 from grace.model.rules import answering, usual_budget
 from grace.records import EMPTY, Message
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SEEDS = 2**31
 MAX_CHOICES = 64  # samples of one request: `n` for every prompt, or the budget of a vote
+FORMED_TOKENS = 1024  # of an answer with a form, which is longer than those of the fit
 MAX_ITEMS = 256  # responses of one `/v1/score`
 
 
@@ -48,9 +50,9 @@ class Service:
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
         self._check(body)
-        options = body.grace
-        if options is None or options.prompt == "raw":
-            return await self._converse(body, request)
+        options, form = body.grace, body.form
+        if form is not None or options is None or options.prompt == "raw":
+            return await self._converse(body, form, request)
         messages = self.model.messages(body.question, options.choices)
         budget = options.budget or usual_budget(self.model.promise, options.strategy)
         if budget > 1:
@@ -108,7 +110,7 @@ class Service:
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 
-    async def _converse(self, body: ChatRequest, request: Request) -> Response:
+    async def _converse(self, body: ChatRequest, form: Form | None, request: Request) -> Response:
         """Answer a conversation; a single user turn is a question and gets the training prompt.
 
         The confidence is calibrated if the model reads the prompt of the training run.
@@ -118,8 +120,15 @@ class Service:
         alone = len(messages) == 1 and messages[0]["role"] == "user"
         if alone and self.model.trained_prompt and body.grace is None and not calibrated:
             messages, calibrated = self.model.messages(messages[0]["content"]), True
-        job = self._completion(body, lambda: [self._encode(messages)], body.temperature, body.top_p)
-        envelope = Envelope(True, self.settings.name, calibrated=calibrated)
+        job = self._completion(
+            body, lambda: [self._encode(messages)], body.temperature, body.top_p, form=form
+        )
+        envelope = Envelope(
+            True,
+            self.settings.name,
+            calibrated=calibrated and form is None,  # no fit has seen an answer with a form
+            function=form.function if form else "",
+        )
         return await self._answer(body, request, job, envelope)
 
     def _completion(
@@ -129,6 +138,7 @@ class Service:
         temperature: float | None,
         top_p: float | None,
         num_prompts: int = 1,
+        form: Form | None = None,
     ) -> Completion:
         choices = num_prompts * body.n
         if choices > MAX_CHOICES:
@@ -141,15 +151,27 @@ class Service:
                 "the model's engine lists either the most probable tokens or <CNF>; "
                 f"set {name} to 0",
             )
+        usual = self.model.sample.longest
+        if form is not None:
+            usual = min(max(usual, FORMED_TOKENS), self.settings.max_tokens)
         sampling = Sampling(
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
             top_p=top_p or 1.0,
-            max_new_tokens=self._longest(body) or self.model.sample.longest,
+            max_new_tokens=(body.longest if form else self._longest(body)) or usual,
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None
-        params = CompletionParams(encode, num_prompts, sampling, key, body.stops, body.top)
+        params = CompletionParams(
+            encode,
+            num_prompts,
+            sampling,
+            key,
+            body.stops,
+            body.top,
+            form,
+            shortens=form is not None and body.longest is None,
+        )
         return self.backend.completion(params)
 
     async def _vote(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from grace.engines import Ids, Sampling
 from grace.engines.http.answers import Json, UpstreamError, parsing, short
 from grace.engines.reading import Reader, Step
+from grace.engines.structured import Allowed
 
 PREFIX = "token_id:"
 NO_LOGPROB = "the upstream sent a value that is no log-probability"
@@ -30,12 +31,17 @@ class Request(NamedTuple):
         sampling: temperature, top-p and length.
         seed: seed of the server's random numbers; None: the server picks one.
         stream: whether the server answers token by token.
+        schema: the JSON schema that the server must keep the sample to, if any. Its
+            log-probabilities are then those of the tokens that the schema allows.
+        allowed: which tokens may come next, for a server whose tokens are drawn here.
     """
 
     prompt: Ids
     sampling: Sampling
     seed: int | None = None
     stream: bool = False
+    schema: Json | None = None
+    allowed: Allowed | None = None
 
 
 def sample_body(model: str, reader: Reader, request: Request) -> Json:
@@ -65,6 +71,9 @@ def sample_body(model: str, reader: Reader, request: Request) -> Json:
         body["seed"] = request.seed
     if reader.banned:
         body["logit_bias"] = {str(token): -100 for token in reader.banned}
+    if request.schema is not None:
+        form = {"name": "answer", "schema": request.schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
     return body | listing(reader.requested)
 
 

@@ -32,6 +32,7 @@ class LlamaServer(Remote):
 
     software: ClassVar[str] = "llama-server"
     stepwise: ClassVar[bool] = True
+    draws_here: ClassVar[bool] = True
 
     async def first(self, prompt: Ids, temperature: float) -> Step:
         """Return the step after a prompt."""
@@ -46,8 +47,12 @@ class LlamaServer(Remote):
             logprobs_V = await self._logprobs(context)
             drawn_V = logprobs_V.copy()
             drawn_V[banned] = -np.inf
+            if request.allowed is not None:
+                drawn_V[~request.allowed.next(len(drawn_V))] = -np.inf
             token = draw(drawn_V, sampling, random.random())
             yield [self._step(token, logprobs_V, self.reader.requested)]
+            if request.allowed is not None:
+                request.allowed.take(token)
             if token in self.reader.stops:
                 return
             context.append(token)

@@ -96,6 +96,7 @@ class Remote:
         remedy: how to make the server return raw log-probabilities.
         stepwise: whether each token of a given response takes a request, since the server returns
             no log-probabilities of prompts.
+        draws_here: whether tokens are drawn here, from the probabilities that the server lists.
         upstream: the connection.
         tokenizer: the tokenizer with `<CNF>`.
         rows: size of the model's vocabulary, as its folder says.
@@ -107,6 +108,7 @@ class Remote:
     software: ClassVar[str] = "vLLM"
     remedy: ClassVar[str] = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
     stepwise: ClassVar[bool] = False
+    draws_here: ClassVar[bool] = False
 
     upstream: Upstream
     tokenizer: Any

@@ -7,6 +7,7 @@ so the bias that keeps tokens from being drawn is subtracted again.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
@@ -42,7 +43,10 @@ class SGLang(Remote):
         return [self._unbiased(step) for step in self._steps(answer, seen, requested)]
 
     def _body(self, request: Request) -> Json:
-        return self._generate_body(request, self.reader.requested, self.reader.banned)
+        body = self._generate_body(request, self.reader.requested, self.reader.banned)
+        if request.schema is not None:
+            body["sampling_params"]["json_schema"] = json.dumps(request.schema)
+        return body
 
     def _generate_body(self, request: Request, ids: Ids, banned: Ids = ()) -> Json:
         sampling = request.sampling

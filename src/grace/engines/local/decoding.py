@@ -17,7 +17,7 @@ cache, T most steps of a row, V vocabulary, E end tokens, Q readings of a step, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,10 +27,11 @@ from torch import Tensor
 from grace.cnf import log1mexp
 from grace.engines import Ids
 from grace.engines.local.cache import regroup
-from grace.engines.local.draws import Draws, Part
+from grace.engines.local.draws import Bound, Draws, Part, keep_to
 from grace.engines.local.forward import Forward, begin, numbers
 from grace.engines.reading import Drawn, Reader
 from grace.engines.responses import response
+from grace.engines.structured import Allowed
 from grace.records import Generation
 
 
@@ -179,10 +180,20 @@ class Batch:
         self._pad(width if exchanged else self.width)
 
     @torch.inference_mode()
-    def step(self, ends: Ends, parts: Sequence[Part]) -> Chosen:
-        """Choose the next token of each row, and write it down; `parts` are those of all rows."""
-        rows = self.rows
-        step = _choose(rows, ends, self.draws, parts)
+    def step(
+        self, ends: Ends, parts: Sequence[Part], allowed: Mapping[int, Allowed] | None = None
+    ) -> Chosen:
+        """Choose the next token of each row, and write it down; `parts` are those of all rows.
+
+        `allowed` are the forms of rows, by their number.
+        """
+        rows, bound = self.rows, list[tuple[int, Allowed]]()
+        if allowed:
+            places = enumerate(rows.number_R.tolist())
+            bound = [(at, allowed[row]) for at, row in places if row in allowed]
+        step = _choose(rows, ends, self.draws, parts, bound)
+        for place, form in bound:
+            form.take(int(step.token_R[place]))
         at = torch.arange(len(rows.live_R), device=rows.live_R.device)
         to_R = torch.where(rows.live_R, rows.step_R, -1)
         rows.tokens_RT[at, to_R] = step.token_R
@@ -211,7 +222,7 @@ class Batch:
         )
 
 
-def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part]) -> Chosen:
+def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part], bound: Bound) -> Chosen:
     """Pick the next token of each row, the first EOS id for any end token.
 
     The logits of tokens that are never drawn are overwritten.
@@ -230,7 +241,7 @@ def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part]) -> Chos
             rest_R = total_R + log1mexp((read_RE.logsumexp(-1) - total_R).clamp(max=-1e-7))
     end_R = (logits_RV.index_select(1, ends.eos_E).logsumexp(-1) - rest_R).clamp(max=0)
     stops_RE = logits_RV.index_select(1, ends.stops_E)
-    token_R = draws.choose(logits_RV, rows.step_R, parts)
+    token_R = draws.choose(keep_to(bound, logits_RV), rows.step_R, parts)
     ended_R = torch.isin(token_R, ends.stops_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R

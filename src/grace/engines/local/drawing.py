@@ -10,6 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
 import torch
 
@@ -21,6 +22,7 @@ from grace.engines.local.forward import read_prefix
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import Drawn
 from grace.engines.responses import Watch
+from grace.engines.structured import Allowed
 from grace.records import Generation
 
 
@@ -58,7 +60,9 @@ class Drawing:
         self._room, self._read, self._prefix, self._begun = room, read, None, False
         self._of_row: list[Part] = []  # a part with its prompt alone
         self._waiting = deque[tuple[int, Part]]()  # by the number of the first row
+        self._allowed: dict[int, Allowed] = {}
         for part in parts:
+            self._allowed |= zip(count(len(self._of_row)), part.allowed, strict=False)
             for prompt, key in zip(part.prompts, part.keys, strict=True):
                 one = Part([prompt], part.sampling, [key])
                 self._waiting.append((len(self._of_row), one))
@@ -128,7 +132,7 @@ class Drawing:
         try:
             self._exchange()
             while self._batch is not None:
-                step = self._batch.step(self._ends, self._parts)
+                step = self._batch.step(self._ends, self._parts, self._allowed)
                 yield step
                 live = int(self._batch.rows.live_R.sum())  # the only synchronisation
                 if live:

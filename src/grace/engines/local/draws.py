@@ -15,14 +15,19 @@ import torch
 from torch import Tensor
 
 from grace.engines import Ids, Sampling, seed_from
+from grace.engines.structured import Allowed
 
 
 class Part(NamedTuple):
-    """Prompts with the same sampling settings; `keys` name them for the random numbers."""
+    """Prompts with the same sampling settings; `keys` name them for the random numbers.
+
+    `allowed` says for each row which tokens its form allows; empty: any.
+    """
 
     prompts: Sequence[Ids]
     sampling: Sampling
     keys: Sequence[str]
+    allowed: Sequence[Allowed] = ()
 
     @property
     def rows(self) -> int:
@@ -38,6 +43,21 @@ class Part(NamedTuple):
             self._replace(sampling=replace(drawn, num_samples=count)),
             self._replace(sampling=replace(drawn, num_samples=left, first_sample=first)),
         )
+
+
+Bound = Sequence[tuple[int, Allowed]]
+"""Places of rows that must take a form, and what it allows next."""
+
+
+def keep_to(bound: Bound, logits_RV: Tensor) -> Tensor:
+    """Return the logits without what a form forbids; without such rows, the same ones."""
+    if not bound:
+        return logits_RV
+    masked_RV = logits_RV.clone()
+    for at, allowed in bound:
+        mask_V = torch.from_numpy(allowed.next(logits_RV.shape[1])).to(logits_RV.device)
+        masked_RV[at, ~mask_V] = -torch.inf
+    return masked_RV
 
 
 class Draws(NamedTuple):

@@ -13,6 +13,7 @@ from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
 from grace.engines.reading import LOWEST, Step
+from grace.engines.structured import Forms
 from grace.model.calls import for_caller, rated
 from grace.records import Message, Vote, to_json
 from grace.server.jobs.completion import (
@@ -48,6 +49,8 @@ class Backend:
         self._model, self._engine, self._timeout_s = model, engine, settings.timeout_s
         self._is_upstream = "relay" in engine.gives
         self._draw: Callable[[Sequence[Completion]], None]
+        draws_here = not self._is_upstream or engine.remote.draws_here
+        self._forms = Forms(engine.tokenizer, engine.reader) if draws_here else None
         waiting = settings.max_waiting
         if self._is_upstream:
             self._draw = _draw_upstream
@@ -76,7 +79,7 @@ class Backend:
     def completion(self, params: CompletionParams) -> Completion:
         """Return the job that draws samples."""
         model, hang_up = self._for_caller()
-        return Completion(model.engine, params, self._draw, hang_up)
+        return Completion(model.engine, params, self._draw, hang_up, self._forms)
 
     def voting(self, options: dict[str, Any]) -> VoteJob:
         """Return the job that votes; `options` are the arguments of `Model.vote`."""
@@ -97,9 +100,12 @@ def draw(jobs: Sequence[Completion]) -> None:
     engine: Any = jobs[0].engine
     rows = [choice for job in jobs for choice in job.choices()]
     tops = [job.params.top for job in jobs for _ in range(job.size)]
-    drawing = engine.draw(
-        [Part(job.prompts, job.params.sampling, job.prompt_keys()) for job in jobs]
-    )
+    parts, start = [], 0
+    for job in jobs:
+        allowed = [choice.allowed for choice in rows[start : start + job.size] if choice.allowed]
+        parts.append(Part(job.prompts, job.params.sampling, job.prompt_keys(), allowed))
+        start += job.size
+    drawing = engine.draw(parts)
     for step in drawing:
         for drawn in step:
             choice = rows[drawn.row]
@@ -136,7 +142,8 @@ async def _relay(
 ) -> None:
     """Draw one sample upstream; without a seed of the client's, the upstream chooses its own."""
     seed = seed_of(params.sampling, key, number) if params.key is None else None
-    request = Request(choice.prompt, params.sampling, seed, stream=True)
+    schema = params.form.schema if params.form and choice.allowed is None else None
+    request = Request(choice.prompt, params.sampling, seed, True, schema, choice.allowed)
     async with aclosing(engine.remote.steps(request)) as arriving:
         async for steps in arriving:
             if not all(_add(engine, choice, step) for step in steps):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from grace.chat import encode_text
@@ -12,8 +12,10 @@ from grace.cnf import CNF_TOKEN
 from grace.engines import ModelEngine, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.reading import LOWEST, Drawn, log_of
+from grace.engines.structured import Allowed, Form, FormError, Forms
+from grace.errors import GraceError
 from grace.evidence import Running
-from grace.server.jobs.queue import Finished, Job
+from grace.server.jobs.queue import Failed, Finished, Job
 
 Top = tuple[tuple[str, float], ...]
 """Tokens with their log-probabilities."""
@@ -67,6 +69,8 @@ class CompletionParams:
             request has a seed.
         stop: strings that end a choice.
         top: number of most probable tokens to report per step; None: report no tokens.
+        form: the form that every answer must have, if any.
+        shortens: whether an answer may be shorter than `sampling` says where the context is full.
     """
 
     encode: Callable[[], list[list[int]]]
@@ -75,6 +79,8 @@ class CompletionParams:
     key: str | None
     stop: Sequence[str] = ()
     top: int | None = None
+    form: Form | None = None
+    shortens: bool = False
 
 
 class Completion(Job):
@@ -83,6 +89,8 @@ class Completion(Job):
     Choice `i * sampling.num_samples + s` is sample s of prompt i. A choice ends where the model
     ends it, or before the first stop string; its confidence is then that of the text before the
     stop string, as `/v1/score` gives it.
+
+    Without `forms`, whoever draws keeps to the form and reads no c, which is rated afterwards.
     """
 
     def __init__(
@@ -91,9 +99,11 @@ class Completion(Job):
         params: CompletionParams,
         draw: Callable[[Sequence[Completion]], None],
         hang_up: Callable[[], None] | None = None,
+        forms: Forms | None = None,
     ) -> None:
         super().__init__(hang_up)
-        self.engine, self.params, self._draw = engine, params, draw
+        self.engine, self.params, self._draw, self._forms = engine, params, draw, forms
+        self.allowed: Allowed | None = None
         self.size = params.num_prompts * params.sampling.num_samples
         self.prompts: list[list[int]] = []
         self._open = self.size  # choices that have not ended
@@ -106,8 +116,15 @@ class Completion(Job):
         long as its longest prompt, so 58 short ones took 14 times as long beside one of 400 tokens.
         From `SHORT` on, lengths within a factor of two are similar.
         """
-        self.prompts = self.params.encode()
-        check_contexts(self.prompts, self.engine.limit, self.params.sampling.max_new_tokens)
+        params, limit = self.params, self.engine.limit
+        self.prompts = params.encode()
+        if params.shortens and limit is not None:
+            room = max(1, limit - max(map(len, self.prompts), default=0))
+            longest = min(params.sampling.max_new_tokens, room)
+            self.params = replace(params, sampling=replace(params.sampling, max_new_tokens=longest))
+        check_contexts(self.prompts, limit, self.params.sampling.max_new_tokens)
+        if params.form is not None and self._forms is not None:
+            self.allowed = self._forms.compile(params.form)
         self.group = (max(map(len, self.prompts), default=0) // SHORT).bit_length()
         self.work = sum(map(len, self.prompts)) + self.size * self.params.sampling.max_new_tokens
 
@@ -129,6 +146,16 @@ class Completion(Job):
         samples = range(self.params.sampling.num_samples)
         return [(key, sample) for key in self.prompt_keys() for sample in samples]
 
+    @property
+    def rates_later(self) -> bool:
+        """Whether the readings of a step are without meaning, since another server masks them."""
+        return self.params.form is not None and self._forms is None
+
+    def fail(self, error: GraceError) -> None:
+        """End the job with an error, and not the others of its batch."""
+        self.emit(Failed(error))
+        self.cancelled.set()
+
     def end(self, ended: Ended, tokens: int) -> None:
         """Emit the end of a choice, and after the last one the end of the job.
 
@@ -144,13 +171,15 @@ class Completion(Job):
 class Choice:
     """One choice while it grows.
 
-    `to_rate` is set once a stop string has cut the choice: the token ids of the text before it.
-    Pass their confidence to `end_rated`.
+    `to_rate` is set once a choice has ended without c, as a stop string has cut it or the job rates
+    it later: the token ids to rate. Pass their confidence to `end_rated`.
     """
 
     def __init__(self, job: Completion, number: int) -> None:
         self.prompt = job.prompts[number // job.params.sampling.num_samples]
         self.to_rate: list[int] | None = None
+        self.allowed = None if job.allowed is None else job.allowed.begin()
+        self._written: list[int] = []
         self._job, self._number, self._engine = job, number, job.engine
         self._words, self._stops = Words(job.engine.tokenizer), Stops(job.params.stop)
         self._lists_c = job.engine.readout is not None and job.engine.readout.cnf is not None
@@ -179,11 +208,19 @@ class Choice:
             self._first_c = self._running.at_end()
         if drawn.ended:
             self._end, self._end_top = drawn, top
+            if self.allowed is not None:
+                try:
+                    self.allowed.check()
+                except FormError as error:
+                    self._over = True
+                    self._job.fail(error)
+                    return False
             if self._engine.read_at != "feed":  # else c takes one more pass; the engine knows it
                 self.close(self._first_c if at_prompt else self._running.at_end())
             return True
         self._tokens_drawn += 1
-        so_far = self._running.so_far()
+        self._written.append(drawn.token)
+        so_far = None if self._job.rates_later else self._running.so_far()
         self._running.add(drawn.logprob)
         tokens = self._tokens(drawn, top, so_far)
         shown = self._read(self._words.add(drawn.token))
@@ -210,6 +247,9 @@ class Choice:
         elif self._end is None:
             self._show(shown.text)
             self._finish("length", None)
+        elif self._job.rates_later:
+            self._show(shown.text)
+            self._cut(self._written)
         else:
             c = confidence if (self._text + shown.text).strip() else None
             self._show(shown.text, self._tokens(self._end, self._end_top, c))
@@ -226,9 +266,9 @@ class Choice:
         self._offset += len(text)
         return self._stops.add(text, last=last)
 
-    def _cut(self) -> None:
+    def _cut(self, tokens: list[int] | None = None) -> None:
         if self._text.strip():
-            self.to_rate = encode_text(self._engine.tokenizer, self._text)
+            self.to_rate = tokens or encode_text(self._engine.tokenizer, self._text)
         else:
             self._finish("stop", None)
 
