@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.errors import DataError, packages_for
+from grace.evidence.familiar import HALF
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
@@ -41,7 +42,7 @@ UNPAIRED = (
 )
 FIELDS = (
     *QUESTION,
-    "group",
+    *("group", "source", "familiar"),
     *("choices", "response", "text", "confidence", "correct", "logprobs", "end_logprob"),
 )
 
@@ -52,6 +53,7 @@ class GradedAnswer(NamedTuple):
     `question` names the question, `asked` is its text (the name, where the row has no text).
     Answers that share one of `keys` are to one question, or of one group (see `keys_in`).
     `logprobs` are those of its tokens and, last, of its end; None where the file has none.
+    `source` is the kind of its question, `familiar` what `grace score` says of its prompt.
     """
 
     id: str
@@ -62,6 +64,8 @@ class GradedAnswer(NamedTuple):
     correct: bool
     logprobs: tuple[float, ...] | None = None
     keys: tuple[Hashable, ...] = ()
+    source: str = ""
+    familiar: float | None = None
 
 
 class Answers(NamedTuple):
@@ -101,6 +105,9 @@ def measure(
     notes = [note for name, answers in named.items() for note in _notes(name, answers)]
     if len(results) > 1 and not set.intersection(*(set(result.ids) for result in results)):
         notes.append(UNPAIRED)
+    for whole, answers in zip(tuple(results), named.values(), strict=True):
+        results += whole.parts([row.source or "others" for row in answers.rated])
+        results += whole.parts([_familiarity(row.familiar) for row in answers.rated])
     data = ReportInput(
         name=", ".join(named),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -136,7 +143,10 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
         response = next((str(text) for text in written if text is not None), "")
         logprobs = logprobs_in(fields, where)
         about = (answer_id, question, asked, response)
-        rated.append(GradedAnswer(*about, confidence, correct, logprobs, tuple(keys_in(fields))))
+        familiar = _share(fields.get("familiar"), "familiar", where)
+        kind = (_as_text(fields.get("source")), familiar)
+        keys = tuple(keys_in(fields))
+        rated.append(GradedAnswer(*about, confidence, correct, logprobs, keys, *kind))
     ungraded = count.total() - len(rated)
     if not rated:
         name = str(source) if isinstance(source, str | Path) else "the rows"
@@ -205,6 +215,12 @@ def _result(name: str, rated: list[GradedAnswer], groups: Iterator[int]) -> Esti
     )
 
 
+def _familiarity(value: float | None) -> str:
+    if value is None:
+        return "prompts of unknown kind"
+    return "familiar prompts" if value >= HALF else "unfamiliar prompts"
+
+
 def _notes(name: str, answers: Answers) -> Iterator[str]:
     pairs = [(row.confidence, row.correct) for row in answers.rated if row.confidence is not None]
     if pairs:
@@ -241,13 +257,18 @@ def confidence_in(fields: dict[str, Any], where: str) -> float | None:
     if "confidence" not in fields:
         remedy = "rename the field with it, or let `grace score` add it"
         raise DataError(f'{where}: "confidence" is missing; {remedy}')
-    value = _parsed(fields["confidence"])
+    return _share(fields["confidence"], "confidence", where)
+
+
+def _share(given: Any, name: str, where: str) -> float | None:
+    """Return a number from 0 to 1, None where it is null."""
+    value = _parsed(given)
     if value is None:
         return None
     is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= 1:
         raise DataError(
-            f"{where}: confidence is {json.dumps(value, default=str)}; write a number from 0 to 1, "
+            f"{where}: {name} is {json.dumps(value, default=str)}; write a number from 0 to 1, "
             "or null for none"
         )
     return float(value)

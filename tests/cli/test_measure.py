@@ -315,3 +315,18 @@ def test_a_file_that_is_named_twice_is_refused(
     result = cli("measure", "mine.jsonl", again.format(here=tmp_path.name))
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert "mine.jsonl is named twice; name each file once" in result.err
+
+
+def test_sources_and_familiar_prompts_have_rows_of_their_own(tmp_path: Path, cli: Any):
+    rows = [
+        {"question": f"q{n}", "confidence": 0.5 + n % 5 / 10, "correct": n % 3 > 0}
+        | {"source": "ab"[n % 2] if n < 100 else "rare", "familiar": n / 110}
+        for n in range(110)
+    ]
+    file = tiny_run.write_lines(tmp_path / "scored.jsonl", rows)
+    shown = cli("measure", file, "--json")
+    found = {row["task"]: row["n"] for row in json.loads(shown.out)["rows"]}
+    parts = {"a": 50, "b": 50, "familiar prompts": 55, "unfamiliar prompts": 55}
+    assert found == {"given answers": 110} | {f"given answers: {k}": n for k, n in parts.items()}
+    tiny_run.write_lines(file, [row | {"familiar": 7} for row in rows])
+    assert "familiar is 7; write a number" in cli("measure", file).err

@@ -19,6 +19,8 @@ from typing import Any
 
 from grace.errors import ModelError
 
+HALF = 0.5  # familiar prompts are closer to 1 than to 0
+
 
 @dataclass(frozen=True, slots=True)
 class Familiar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grace import notebook
-from grace.model.rules import HALF
+from grace.evidence.familiar import HALF
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,10 +15,9 @@ from grace import strategies
 from grace.config import SampleSettings
 from grace.engines import GREEDY_BELOW, Sampling
 from grace.errors import UserInputError
+from grace.evidence.familiar import HALF
 from grace.records import Threshold
 from grace.strategies import BUDGET, EarlyStop, Strategy, check_count
-
-HALF = 0.5  # familiar prompts are closer to 1 than to 0
 
 
 class Answering(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6
 """Two batches of the same model differ by at most this; reports round to it."""
+
+FEWEST_OF_A_PART = 20
+"""Responses of a source, below which it has no rows of its own."""
 
 Key = tuple[str, str, str, str, int]
 
@@ -78,6 +81,25 @@ class EstimatorResult:
     def key(self) -> Key:
         """The task, training task, backbone, estimator and seed; unique in a report."""
         return self.task, self.train_task, self.backbone, self.estimator, self.seed
+
+    def parts(self, names: Sequence[str]) -> Iterator[EstimatorResult]:
+        """Yield the results of the responses of each name, as a task of its own.
+
+        With one name there are none, and a name needs `FEWEST_OF_A_PART` responses.
+        """
+        rows_of = group_by(range(len(names)), names.__getitem__)
+        for name in sorted(rows_of) if len(rows_of) > 1 else ():
+            rows = rows_of[name]
+            if len(rows) >= FEWEST_OF_A_PART:
+                yield replace(
+                    self,
+                    task=f"{self.task}: {name}",
+                    train_task=f"{self.train_task}: {name}",
+                    confidence=[self.confidence[row] for row in rows],
+                    correct=[self.correct[row] for row in rows],
+                    ids=[self.ids[row] for row in rows] if self.ids else (),
+                    groups=[self.groups[row] for row in rows] if self.groups else (),
+                )
 
     def answered(self) -> list[int]:
         """Return the positions of the responses that have a confidence."""

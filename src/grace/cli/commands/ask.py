@@ -123,7 +123,7 @@ def ask(
 
 def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
     """Print one answer, or that the model abstains; with `trace`, first token by token."""
-    from grace.model.rules import HALF
+    from grace.evidence.familiar import HALF
 
     if reply.unusual and reply.confidence is not None:
         _note(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import read_replay
 from grace.pipeline.stages.depth import layer_read
 from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
-from grace.probe.rows import FEWEST
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
@@ -32,7 +30,6 @@ from grace.report import (
     to_json,
     write_report,
 )
-from grace.report.rows import group_by
 from grace.store import Split, read_json, runs_in
 
 Array = NDArray[np.float64]
@@ -136,19 +133,7 @@ def _results(
     split = test.split.by(estimator.answers)
     source_of = {question.id: question.source for question in split.questions.read()}
     sources = [source_of[response.question_id] for response in split.responses.read()]
-    at = group_by(range(len(sources)), sources.__getitem__)
-    for source in sorted(at) if len(at) > 1 else ():
-        rows = at[source]
-        if len(rows) >= FEWEST:
-            yield dataclasses.replace(
-                whole,
-                task=f"{whole.task}: {source or 'others'}",
-                train_task=f"{whole.train_task}: {source or 'others'}",
-                confidence=[whole.confidence[row] for row in rows],
-                correct=[whole.correct[row] for row in rows],
-                ids=[whole.ids[row] for row in rows],
-                groups=[whole.groups[row] for row in rows],
-            )
+    yield from whole.parts([source or "others" for source in sources])
 
 
 def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:
