@@ -176,13 +176,9 @@ def main() -> None:
     measure(figures, model, arguments.data, arguments.rows, longest)
     for task in TASKS:
         run = [sys.executable, "-c", "from grace.cli import main; main()", "run"]
-        run += [str(arguments.out / task), "--task", task, "--model", model]
-        for name, value in {
-            "data.dir": arguments.data, "data.train": 900, "data.validation": 200,
-            "data.test": 1000, "sample.train_samples": 2, "sample.train_temperature": 0.8,
-            "sample.test_temperature": 0.8, "sample.max_new_tokens": longest,
-        }.items():  # fmt: skip
-            run += ["--set", f"{name}={json.dumps(value)}"]
+        run += [str(arguments.out / task), "--recipe", "real/qwen2.5-coder", "--task", task]
+        run += ["--model", model, "--set", f"data.dir={arguments.data}"]
+        run += ["--set", f"sample.max_new_tokens={longest}"]
         if figures.left_s < SHORTEST_S:
             print(f"{task}: no time left")
             return

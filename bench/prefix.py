@@ -147,8 +147,11 @@ def main() -> None:
     if arguments.vocabulary:
         made.model.resize_token_embeddings(arguments.vocabulary, mean_resizing=False)
     cnf = add_cnf(made.model, made.tokenizer, head="linear")
+    rows = made.model.get_output_embeddings().weight.data
+    rows[list(cnf.readout.ids)] += rows.std() * torch.randn(4, rows.shape[1])
     stops = stop_ids(made.tokenizer, ["\n"])
-    engine = TransformersEngine(made.model, made.tokenizer, evidence=Evidence.none(), stops=stops)
+    evidence = Evidence((0.1, -0.2, 0.01, 0.1, 0.2, -0.1, 1.2), (0.0,) * 7)
+    engine = TransformersEngine(made.model, made.tokenizer, evidence=evidence, stops=stops)
     asked_for = questions(arguments.questions, arguments.shots + arguments.count)
     shots, asked = asked_for[: arguments.shots], asked_for[arguments.shots :]
     data, task = DataSettings(prompt="text", template=arguments.template), load_task("jsonl")

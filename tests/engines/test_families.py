@@ -1,5 +1,7 @@
 """Every family of decoders answers in batches as transformers' own `generate` does one by one.
 
+Rows that have ended make place for others meanwhile.
+
 Tiny random models from the configurations of transformers. Some need sizes of their own.
 """
 
@@ -150,7 +152,7 @@ def test_batches_say_what_generate_says_one_by_one(family: str, tmp_path: Path) 
     plain = TransformersEngine.load(tmp_path)
     model, tokenizer = plain.model, plain.tokenizer
     cnf = add_cnf(model, tokenizer)
-    engine = TransformersEngine(model, tokenizer)
+    engine = TransformersEngine(model, tokenizer, batch_size=3)  # rows take the place of others
     lead = tiny_models.prompts(tokenizer, 4)[3][:20]  # read once for all
     prompts = [[*lead, *own] for own in tiny_models.prompts(tokenizer, 7)]
     made = [several[0] for _, several in sorted(engine.generate(prompts, Sampling(1, 0, 1, 12)))]

@@ -44,11 +44,13 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
         for name in ("keys", "values"):
             parts = [getattr(self, name)[kept], *([getattr(others, name)] if others else [])]
             rows, (_, heads, _, size) = sum(map(len, parts)), parts[0].shape
-            room = parts[0].new_zeros(rows, heads, width + width // SPARE + 1, size)
+            room = parts[0].new_empty(rows, heads, width + width // SPARE + 1, size)
             start = 0
             for part in parts:
                 part = part[:, :, -width:]
-                room[start : start + len(part), :, width - part.shape[2] : width] = part
+                place, padding = room[start : start + len(part)], width - part.shape[2]
+                place[:, :, :padding] = 0  # what is masked must be a number, too
+                place[:, :, padding:width] = part
                 start += len(part)
             self._rooms[name] = room
             setattr(self, name, room[:, :, :width])
