@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -369,5 +370,7 @@ def test_a_faster_way_is_named_where_there_is_one(device, dtype, has, said, monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name in has or None)
     for name in ("amx_tile", "avx512_bf16"):
         monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in has)
-    found = loading.faster(torch.device(device), dtype)
-    assert said in found and bool(found) == bool(said)
+    for count, wanted in ((10**9, said), (10**6, "")):
+        model = SimpleNamespace(device=torch.device(device), num_parameters=lambda n=count: n)
+        found = loading.faster(model, dtype)
+        assert wanted in found and bool(found) == bool(wanted)

@@ -81,7 +81,7 @@ class Engines:
 
         model = self._settings.model
         if model.engine == "transformers":
-            if hint := faster(self.base.device, model.dtype):
+            if hint := faster(self.base.model, model.dtype):
                 say(hint)
             return self.base
         options = own_options(model.engine_options, "model.engine_options")

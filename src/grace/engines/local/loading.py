@@ -29,6 +29,7 @@ from grace.evidence import Evidence
 from grace.progress import say
 from grace.store import AGAIN, ROWS, is_run, read_card, read_object
 
+LARGE = 10**8  # parameters of a model that takes hours
 MOST_LAYERS = 10_000  # of a folder without safetensors
 # what is built; max_window_layers (28 unless told otherwise) only says which of them differ
 LAYERS = re.compile(r"n_layers?|layers|num_(hidden_|encoder_|decoder_)?layers|(en|de)coder_layers")
@@ -233,8 +234,11 @@ def eos_ids(
     return ids
 
 
-def faster(device: torch.device, dtype: str) -> str:
-    """Return a faster way to do the same on this machine, empty if there is none."""
+def faster(model: Any, dtype: str) -> str:
+    """Return a faster way to run a model on this machine, empty if it is small or there is none."""
+    device = model.device
+    if model.num_parameters() < LARGE:
+        return ""
     if device.type == "cuda" and importlib.util.find_spec("vllm"):
         return "vLLM is installed: --set model.engine=vllm samples answers several times faster"
     multiplies = (getattr(torch.cpu, f"_is_{name}_supported", bool) for name in BFLOAT16)
