@@ -119,9 +119,7 @@ class Queue:
         self._small = small
         self._changed = threading.Condition()
         self._closed = False
-        self._turns: Turns | type[contextlib.nullcontext[int]] = (
-            Turns() if model is not None else contextlib.nullcontext
-        )
+        self._turns = None if model is None else Turns()
         self._running = 0
         self._rested = True  # since the last work
         self._small_only: dict[int, bool] = {}  # by thread that runs a batch: whether all are small
@@ -179,7 +177,8 @@ class Queue:
     def _work(self, number: int) -> None:
         while jobs := self._take(number):
             try:
-                with self._turns(SHARE if self._small_only[number] else 1):
+                share = SHARE if self._small_only[number] else 1
+                with self._turns(share) if self._turns else contextlib.nullcontext():
                     self._stepped = time.monotonic()
                     self._run(jobs)
             finally:
@@ -268,7 +267,7 @@ class Queue:
     @contextlib.contextmanager
     def _between_steps(self, jobs: Sequence[Job]) -> Iterator[None]:
         """Before each forward pass let other threads go first; stop if all jobs are cancelled."""
-        if not isinstance(self._turns, Turns):
+        if self._turns is None:
             yield
             return
         thread, turns = threading.get_ident(), self._turns
