@@ -218,6 +218,16 @@ def test_free_memory_goes_back_once_after_work(
         assert len(given) == count - 1  # not while it runs
         job.release.set()
         until(lambda count=count: len(given) == count)  # type: ignore[misc]
+    large, small = Steps(model, size=4), Steps(model)
+    worker.submit(large)
+    until(lambda: large.calls > 0)
+    worker.submit(small)
+    until(lambda: small.calls > 0)
+    large.release.set()
+    assert large.done.wait(30)
+    time.sleep(0.1)  # the first thread waits while the other runs
+    small.release.set()
+    until(lambda: len(given) == 3)
 
 
 def test_votes_with_many_samples_leave_a_lane_to_small_jobs(

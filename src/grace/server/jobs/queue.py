@@ -186,6 +186,7 @@ class Queue:
                 with self._changed:
                     self._running -= 1
                     del self._small_only[number]
+                    self._changed.notify_all()  # the first thread may rest now
 
     def _take(self, number: int) -> list[Job]:
         """Wait for work; return a job and all that run with it, none once the queue is closed."""
