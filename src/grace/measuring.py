@@ -28,8 +28,9 @@ from grace.report import (
 from grace.report.names import label
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
-from grace.tasks.columns import columns_to_read, read_options
+from grace.tasks.columns import columns_to_read
 from grace.tasks.grouping import asked_key, together
+from grace.tasks.values import read_options
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
