@@ -117,11 +117,7 @@ def draws_further(estimator: Estimator) -> bool:
 
 
 def check_estimator(estimator: Estimator) -> None:
-    """Call the estimator's `check`, if it has one, which raises when it cannot be fitted here.
-
-    Raises:
-        ConfigError: by the estimator; the message says what to do.
-    """
+    """Call the estimator's `check`, if it has one, which raises when it cannot be fitted here."""
     getattr(estimator, "check", lambda: None)()
 
 

@@ -28,15 +28,9 @@ def known(train: Samples, rows: Rows) -> tuple[Array, list[str]]:
 
 
 def fit_on_states(read: Read, splits: Splits, seed: int, first: float = FIRST) -> Fitted:
-    """Fit on states with a penalty each, chosen on folds grouped by question.
+    """Fit on states, each (rows, D), with a penalty each, chosen on folds grouped by question.
 
     Log-odds stay within +-log(n + 1) for n training responses, as those of GrACE.
-
-    Args:
-        read: returns the states of some rows of samples, each of shape (rows, D).
-        splits: the training responses; those that were cut off are left out.
-        seed: seed of the folds.
-        first: the penalty with which the search starts.
     """
     rows = ended_rows(splits.train)
     label_N, questions = known(splits.train, rows)
