@@ -2,9 +2,10 @@
 
 The source is JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`),
 with the columns of `grace.tasks.columns`, which `grace.tasks.values` reads. Optional columns are
-`id`, `group`, `source` and `split` (train, validation or test; in every row or in none). In a folder
-without a file for a split, each file is a source. Without splits the seed divides the questions:
-half for training, a sixth for validation and a third for the test, unless settings say otherwise.
+`id`, `group`, `source` and `split` (train, validation or test; in every row or in none). In a
+folder without a file for a split, each file is a source. Without splits the seed divides the
+questions: half for training, a sixth for validation and a third for the test, unless settings say
+otherwise.
 """
 
 from __future__ import annotations
