@@ -66,6 +66,8 @@ def test_a_file_may_hold_a_family(package: str, tmp_path: Path) -> None:
     (folder / "cats.py").write_text('ANIMALS = {\n    "lynx": "Lynx",\n    "puma": "Puma",\n}\n')
     assert list(plugins.find(package)) == ["lion", "lynx", "newt", "puma"]
     assert plugins.load(package, "puma") == "Puma"
+    (folder / "fish.py").write_text('ANIMALS: dict[str, str] = {"carp": "Carp"}\n')
+    assert plugins.load(package, "carp") == "Carp"
     (folder / "lynx.py").write_text("ANIMAL = 'another'\n")
     with pytest.raises(ConfigError, match=r"two plug-ins have one name: .*cats.py, .*lynx.py"):
         plugins.find(package)

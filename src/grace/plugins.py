@@ -12,6 +12,7 @@ that others may have written, such as the settings of a run or an adapter, must 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib
@@ -28,7 +29,6 @@ from grace.errors import ConfigError, GraceError, packages_for
 
 TRUSTED = "GRACE_TRUST"
 """Environment variable: modules that files may name, and models whose own code may run."""
-_KEY = re.compile(r'^    "(\w+)": ', re.MULTILINE)
 
 
 class Plugin(NamedTuple):
@@ -42,7 +42,6 @@ def find(package: str) -> dict[str, Plugin]:
     """Return the plug-ins of a package by name, sorted, without importing them."""
     one, family = _attributes(package)
     assigns = re.compile(rf"^{one}\b[^=\n]*=(?!=)", re.MULTILINE)
-    lists = re.compile(rf"^{family} = \{{\n(.*?)^\}}", re.MULTILINE | re.DOTALL)
     plugins: dict[str, Plugin] = {}
     for folder in _folders(package):
         for file in sorted(folder.rglob("*.py")):
@@ -50,7 +49,7 @@ def find(package: str) -> dict[str, Plugin]:
                 continue
             text = file.read_text(encoding="utf-8", errors="replace")
             names = [file.stem] if assigns.search(text) else []
-            names += [name for part in lists.findall(text) for name in _KEY.findall(part)]
+            names += _keys(text, family)
             for name in names:
                 if name in plugins:
                     raise ConfigError(f"two plug-ins have one name: {plugins[name].file}, {file}")
@@ -157,6 +156,18 @@ def _attributes(package: str) -> tuple[str, str]:
     """Return the names of what a file with one plug-in assigns, and a file with several."""
     folder = package.rpartition(".")[2].upper()
     return folder[:-3] + "Y" if folder.endswith("IES") else folder.removesuffix("S"), folder
+
+
+def _keys(text: str, name: str) -> list[str]:
+    """Return the keys of the dict that a file assigns to a name, [] for none."""
+    if not re.search(rf"^{name}\b", text, re.MULTILINE):
+        return []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if [getattr(target, "id", "") for target in targets] == [name]:
+                return [ast.literal_eval(key) for key in node.value.keys if key]
+    return []
 
 
 def _folders(package: str) -> list[Path]:
