@@ -1,0 +1,1 @@
+"""GrACE, and each of its two parts alone: the rows and the evidence."""

@@ -1,0 +1,1 @@
+"""Estimators from the token log-probabilities that were recorded while sampling."""

@@ -1,0 +1,1 @@
+"""Estimators trained on the backbone's hidden states."""

@@ -1,0 +1,1 @@
+"""Estimators that prompt the model about its response: P(True) and verbalised confidence."""

@@ -1,0 +1,1 @@
+"""Estimators that compare further samples of the same question."""
