@@ -43,8 +43,8 @@ from grace.methods.paper.loss import losses
 from grace.pocket import QUESTIONS
 from grace.records import Question
 from grace.tasks import load_task
-from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
+from grace.tasks.values import parse, question_rows
 
 
 def questions(path: Path | None, count: int) -> list[Question]:

@@ -23,7 +23,7 @@ from scipy.special import expit
 from grace.calibration import Platt
 from grace.cnf import HeadShape
 from grace.engines import LAST, Features
-from grace.estimators.likelihood.likelihood import sequence_likelihood
+from grace.estimators.likelihood import sequence_likelihood
 from grace.evidence import features as likelihoods
 from grace.methods.grace.fit import fit_evidence, fit_readout
 from grace.metrics import ece

@@ -61,6 +61,18 @@ def test_a_plugin_may_be_in_a_folder_below(package: str, tmp_path: Path) -> None
         plugins.load(package, "crow")
 
 
+def test_a_file_may_hold_a_family(package: str, tmp_path: Path) -> None:
+    folder = tmp_path / "zoo_of_tests" / "animals"
+    (folder / "cats.py").write_text('ANIMALS = {\n    "lynx": "Lynx",\n    "puma": "Puma",\n}\n')
+    assert list(plugins.find(package)) == ["lion", "lynx", "newt", "puma"]
+    assert plugins.load(package, "puma") == "Puma"
+    (folder / "fish.py").write_text('ANIMALS: dict[str, str] = {"carp": "Carp"}\n')
+    assert plugins.load(package, "carp") == "Carp"
+    (folder / "lynx.py").write_text("ANIMAL = 'another'\n")
+    with pytest.raises(ConfigError, match=r"two plug-ins have one name: .*cats.py, .*lynx.py"):
+        plugins.find(package)
+
+
 def test_an_unknown_name_is_answered_with_the_closest_and_the_list(package: str) -> None:
     with pytest.raises(
         ConfigError, match=r"unknown animal 'loin'; did you mean 'lion'\?.*lion, newt"

@@ -17,15 +17,8 @@ from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.methods.grace.fit import fit_readout
 from grace.methods.grace.trace import STEPS, Steps, draw_steps, fit_trace
 from grace.metrics import ece
+from made_up_evidence import TRACE
 
-TRACE = Trace(
-    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),
-    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.2, 0.1, 0.3),
-    bias=-0.3,
-    low=(-9.0,) * 11,
-    high=(9.0,) * 11,
-    limit=5.0,
-)
 EVIDENCE = Evidence(
     (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
     (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),

@@ -28,8 +28,9 @@ from grace.report import (
 from grace.report.names import label
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
-from grace.tasks.columns import columns_to_read, read_options
+from grace.tasks.columns import columns_to_read
 from grace.tasks.grouping import asked_key, together
+from grace.tasks.values import read_options
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
@@ -124,12 +125,7 @@ def measure(
 
 
 def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
-    """Return the graded responses of a file, of the shards in a directory, or of rows.
-
-    Raises:
-        DataError: the source cannot be read, a row has no confidence or grade, or no row is
-            graded; the message names the row.
-    """
+    """Return the graded responses of a file, of the shards in a directory, or of rows."""
     rated: list[GradedAnswer] = []
     count: Counter[str] = Counter()
     for where, fields in _rows(source):
@@ -249,11 +245,7 @@ def in_any_case(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def confidence_in(fields: dict[str, Any], where: str) -> float | None:
-    """Return the confidence of a response, None where it is null.
-
-    Raises:
-        DataError: the field is missing, or not a probability.
-    """
+    """Return the confidence of a response, None where it is null."""
     if "confidence" not in fields:
         remedy = "rename the field with it, or let `grace score` add it"
         raise DataError(f'{where}: "confidence" is missing; {remedy}')
@@ -275,11 +267,7 @@ def _share(given: Any, name: str, where: str) -> float | None:
 
 
 def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
-    """Return the log-probabilities of a response's tokens and its end, None if one is missing.
-
-    Raises:
-        DataError: they are not numbers.
-    """
+    """Return the log-probabilities of a response's tokens and its end, None if one is missing."""
     tokens, end = (_parsed(fields.get(key)) for key in ("logprobs", "end_logprob"))
     if tokens is None or end is None:
         return None
@@ -293,11 +281,7 @@ def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
 
 
 def grade_in(fields: dict[str, Any], where: str) -> bool | None:
-    """Return whether a response is right, None where it is null.
-
-    Raises:
-        DataError: the field is missing, or neither true nor false.
-    """
+    """Return whether a response is right, None where it is null."""
     if "correct" not in fields:
         raise DataError(f'{where}: "correct" is missing; add it: true, false, or null if unknown')
     value = _parsed(fields["correct"])

@@ -2,8 +2,9 @@
 
 A plug-in of `grace.tasks` is a file NAME.py, there or in a folder below, that assigns `TASK` at top
 level; one of `grace.estimators` assigns `ESTIMATOR`, and so on: the folder's name in the singular,
-in upper case. Files without that assignment, or with a name that starts with an underscore, are not
-plug-ins. A plug-in outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
+in upper case. A family of several is a file that assigns their names, `ESTIMATORS = {"name": ...}`.
+Files without such an assignment, or with a name that starts with an underscore, are not plug-ins. A
+plug-in outside the package is named `module:NAME`, e.g. `my_tasks:RIDDLES`.
 
 Importing a module runs its code. A user may name modules in a command, a recipe or Python; names
 that others may have written, such as the settings of a run or an adapter, must pass `refuse_code`.
@@ -11,6 +12,7 @@ that others may have written, such as the settings of a run or an adapter, must 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib
@@ -38,17 +40,21 @@ class Plugin(NamedTuple):
 
 def find(package: str) -> dict[str, Plugin]:
     """Return the plug-ins of a package by name, sorted, without importing them."""
-    assigns = re.compile(rf"^{_attribute(package)}\b[^=\n]*=(?!=)", re.MULTILINE)
+    one, family = _attributes(package)
+    assigns = re.compile(rf"^{one}\b[^=\n]*=(?!=)", re.MULTILINE)
     plugins: dict[str, Plugin] = {}
     for folder in _folders(package):
         for file in sorted(folder.rglob("*.py")):
-            text = file.read_text(encoding="utf-8", errors="replace")
-            if file.name.startswith("_") or not assigns.search(text):
+            if file.name.startswith("_"):
                 continue
-            if file.stem in plugins:
-                raise ConfigError(f"two plug-ins have one name: {plugins[file.stem].file}, {file}")
-            parts = file.relative_to(folder).with_suffix("").parts
-            plugins[file.stem] = Plugin(".".join((package, *parts)), file)
+            text = file.read_text(encoding="utf-8", errors="replace")
+            names = [file.stem] if assigns.search(text) else []
+            names += _keys(text, family)
+            for name in names:
+                if name in plugins:
+                    raise ConfigError(f"two plug-ins have one name: {plugins[name].file}, {file}")
+                parts = file.relative_to(folder).with_suffix("").parts
+                plugins[name] = Plugin(".".join((package, *parts)), file)
     return dict(sorted(plugins.items()))
 
 
@@ -56,12 +62,14 @@ def load(package: str, name: str) -> Any:
     """Return the plug-in `name` of a package, or the object at `module:NAME`."""
     if ":" in name:
         return load_object(name)
-    known, attribute = find(package), _attribute(package)
-    kind = attribute.lower()
+    known, (one, family) = find(package), _attributes(package)
+    kind = one.lower()
     if name not in known:
         raise ConfigError(f"unknown {kind} {name!r}{suggest(name, list(known))}")
     with packages_for(f"{kind} {name}"):
-        return getattr(importlib.import_module(known[name].module), attribute)
+        module = importlib.import_module(known[name].module)
+    members = getattr(module, family, {})
+    return members[name] if name in members else getattr(module, one)
 
 
 def load_object(reference: str) -> Any:
@@ -144,9 +152,22 @@ def _import(module_name: str, reference: str) -> Any:
         ) from error
 
 
-def _attribute(package: str) -> str:
+def _attributes(package: str) -> tuple[str, str]:
+    """Return the names of what a file with one plug-in assigns, and a file with several."""
     folder = package.rpartition(".")[2].upper()
-    return folder[:-3] + "Y" if folder.endswith("IES") else folder.removesuffix("S")
+    return folder[:-3] + "Y" if folder.endswith("IES") else folder.removesuffix("S"), folder
+
+
+def _keys(text: str, name: str) -> list[str]:
+    """Return the keys of the dict that a file assigns to a name, [] for none."""
+    if not re.search(rf"^{name}\b", text, re.MULTILINE):
+        return []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if [getattr(target, "id", "") for target in targets] == [name]:
+                return [ast.literal_eval(key) for key in node.value.keys if key]
+    return []
 
 
 def _folders(package: str) -> list[Path]:

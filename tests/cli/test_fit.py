@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 import random
 import subprocess
@@ -16,9 +18,12 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli import main
 from grace.cli.commands import fit
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
+
+SHORT = ("--set", "data.prompt=short")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +44,17 @@ def graded(file: Path, count: int = 60, **changes: Any) -> Path:
     return tiny_run.write_lines(file, rows)
 
 
+@pytest.fixture(scope="module")
+def fitted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An adapter, fitted once to the answers of `graded`, and what the command printed."""
+    folder = tmp_path_factory.mktemp("fitted")
+    words = ("fit", model, graded(folder / "graded.jsonl"), folder / "out", *SHORT)
+    with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    assert not stopped.value.code
+    return folder / "out", shown.getvalue()
+
+
 @pytest.mark.parametrize("columns", [("A", "B"), ("Option A", "Option B"), ("options",)])
 def test_options_of_a_table_are_read(tmp_path: Path, columns: tuple[str, ...]) -> None:
     table = tmp_path / "graded.csv"
@@ -56,17 +72,16 @@ def test_one_wording_with_other_options_is_another_question(
     tiny_run.write_lines(file, [row | {"choices": ["0", f"{n + 1}"]} for n, row in enumerate(rows)])
     result = cli("fit", model, file, tmp_path / "out", "--json", "--set", "data.prompt=text")
     found = json.loads(result.out)
+    assert found["answers"] == 60
     assert found["brier"][1] < found["brier"][2]  # null with a single question
 
 
 def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
-    model: Path, tmp_path: Path, cli: Any
+    model: Path, fitted: tuple[Path, str], tmp_path: Path, cli: Any
 ) -> None:
-    out = tmp_path / "out"
-    result = cli("fit", model, graded(tmp_path / "graded.jsonl"), out, "--set", "data.prompt=short")
-    assert result.code == 0, result.err
-    assert "60 graded answers, 66.7% right" in result.out and f"grace ask {out}" in result.out
-    auroc = next(line for line in result.out.splitlines() if "AUROC" in line)
+    out, shown = fitted
+    assert "60 graded answers, 66.7% right" in shown and f"grace ask {out}" in shown
+    auroc = next(line for line in shown.splitlines() if "AUROC" in line)
     assert float(auroc.split()[1]) > 90
     scored = tmp_path / "scored.jsonl"
     rows = [{"question": "What is 99 and 4?", "response": text} for text in ("yes it is", "1 7 no")]
@@ -77,21 +92,19 @@ def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
     prompts = [[20, 21, 22, 23], [30, 31]]
     from grace.engines import Sampling
 
-    plain, fitted = (
+    plain, made = (
         list(TransformersEngine.load(model, adapter=adapter).generate(prompts, Sampling()))
         for adapter in (None, out)
     )
-    for (_, (one,)), (_, (other,)) in zip(plain, fitted, strict=True):
+    for (_, (one,)), (_, (other,)) in zip(plain, made, strict=True):
         assert one.token_ids == other.token_ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # a larger head rounds so
 
 
 def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
-    model: Path, tmp_path: Path, cli: Any
+    fitted: tuple[Path, str],
 ) -> None:
-    out = tmp_path / "out"
-    file = graded(tmp_path / "graded.jsonl")
-    assert cli("fit", model, file, out, "--set", "data.prompt=short").code == 0
+    out, _ = fitted
     others = {"datasets", "fastapi", "gguf", "matplotlib", "pandas", "peft", "pyarrow", "sklearn"}
     code = (
         "import atexit, gc, sys; from grace.cli import main\n"
@@ -121,12 +134,6 @@ def test_empty_answers_are_left_out(tmp_path: Path) -> None:
 def test_a_setting_that_no_fit_reads_is_a_mistake(setting: str, tmp_path: Path, cli: Any) -> None:
     result = cli("fit", "model", "graded.jsonl", tmp_path / "out", "--set", setting)
     assert result.code == 2 and f"so {setting.split('=')[0]} has no effect" in result.err
-
-
-def test_what_it_says_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
-    result = cli("fit", model, graded(tmp_path / "graded.jsonl"), tmp_path / "out", "--json")
-    made = json.loads(result.out)
-    assert made["answers"] == 60 and len(made["brier"]) == 3
 
 
 def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
@@ -245,7 +252,7 @@ def test_answers_are_numbers_if_all_right_ones_are(
     ]
     rows.append({"question": "How much is 500 and 500?", "response": last, "correct": True})
     file, out = tiny_run.write_lines(tmp_path / "sums.jsonl", rows), tmp_path / "out"
-    result = cli("fit", model, file, out, "--set", "data.prompt=short")
+    result = cli("fit", model, file, out, *SHORT)
     assert result.code == 0, result.err
     assert read_card(out)["kind"] == kind
     assert (kind == "number") == ("every right answer is a number" in result.err)
@@ -272,13 +279,11 @@ def test_a_place_that_is_taken_is_refused_before_the_model_loads(
 
 
 def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is_the_same(
-    model: Path, tmp_path: Path, cli: Any
+    model: Path, fitted: tuple[Path, str], tmp_path: Path, cli: Any
 ) -> None:
     answers = graded(tmp_path / "graded.jsonl")
-    plain, traced = tmp_path / "plain", tmp_path / "traced"
-    how = ("--set", "data.prompt=short")
-    assert cli("fit", model, answers, plain, *how).code == 0
-    result = cli("fit", model, answers, traced, "--trace", *how)
+    (plain, _), traced = fitted, tmp_path / "traced"
+    result = cli("fit", model, answers, traced, "--trace", *SHORT)
     assert result.code == 0 and "trace fitted at 8 steps of each answer" in result.err
     rows = [{"question": "What is 99 and 4?", "response": text} for text in ("yes it is", "1 7 no")]
     lines = tiny_run.write_lines(tmp_path / "new.jsonl", rows)
@@ -301,14 +306,15 @@ def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is
     assert len(reply["pieces"]) == reply["tokens"] and "".join(reply["pieces"]).strip() in last
 
     short = ("--set", "sample.max_new_tokens=1")
-    assert cli("fit", model, answers, tmp_path / "short", "--trace", *how, *short).code == 0
+    assert cli("fit", model, answers, tmp_path / "short", "--trace", *SHORT, *short).code == 0
     asked = cli("ask", tmp_path / "short", "What is 3 and 21?", "--trace")
     assert asked.out.startswith("none  ") and len(asked.out.splitlines()) == 2
 
 
-def test_a_model_without_a_trace_says_how_to_get_one(model: Path, tmp_path: Path, cli: Any) -> None:
-    out = tmp_path / "out"
-    assert cli("fit", model, graded(tmp_path / "graded.jsonl"), out).code == 0
+def test_a_model_without_a_trace_says_how_to_get_one(
+    fitted: tuple[Path, str], tmp_path: Path, cli: Any
+) -> None:
+    out, _ = fitted
     lines = tiny_run.write_lines(tmp_path / "new.jsonl", [{"question": "1?", "response": "1"}])
     score = ("score", out, lines)
     for command in (("ask", out, "What is 3 and 21?"), score, (*score, "--skip-bad")):
@@ -363,7 +369,7 @@ def test_several_sources_give_a_confidence_that_knows_strangers(
     )
     made = []
     for out, files in (("two", (first, second)), ("column", (both,))):
-        result = cli("fit", model, *files, tmp_path / out, "--set", "data.prompt=short")
+        result = cli("fit", model, *files, tmp_path / out, *SHORT)
         assert result.code == 0, result.err
         assert "one source:" not in result.out
         assert "prompts like those of 2 sources are known by the MLP of block 1" in result.err
@@ -392,7 +398,7 @@ def test_one_source_says_what_that_means_and_small_ones_count_as_one(
     file = graded(tmp_path / "graded.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     tiny_run.write_lines(file, [row | {"source": f"page {n}"} for n, row in enumerate(rows)])
-    result = cli("fit", model, file, tmp_path / "out", "--set", "data.prompt=short")
+    result = cli("fit", model, file, tmp_path / "out", *SHORT)
     assert "one source: on" in result.out
     assert "familiar" not in read_card(tmp_path / "out")["evidence"]
     tiny_run.write_lines(file, [row | {"source": "ab"[n < 7]} for n, row in enumerate(rows)])

@@ -27,30 +27,15 @@ from grace.engines.base import BaseEngine, StepEngine
 from grace.engines.kinds import engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
-from grace.evidence import Evidence
-from grace.evidence.trace import Trace
 from grace.export.gguf_weights import write_weights
 from grace.store import RunDir
+from made_up_evidence import EVIDENCE, TRACE
 
 KINDS = ("transformers", "vllm", "openai")
 SERVERS = {"openai": None, "openai-llama": LlamaServer, "openai-sglang": SGLang}
 ITSELF = ["openai-itself"] if os.environ.get("GRACE_LLAMA_SERVER") else []  # the program itself
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
-EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
-    0.4,
-    0.8,
-)
-TRACE = Trace(
-    weights=(0.4, -0.3, 0.1, 0.2, 1.1, -0.6, 0.02, 0.3, 0.5, -0.2, 0.04),
-    center=(-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 3.0, 0.1, 0.2, 0.1, 0.3),
-    bias=-0.3,
-    low=(-9.0,) * 11,
-    high=(9.0,) * 11,
-    limit=5.0,
-)
 TRACED = dataclasses.replace(EVIDENCE, trace=TRACE)
 CLOSE = 1e-5
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

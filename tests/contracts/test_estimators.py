@@ -38,7 +38,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_encoder.save(tmp_path_factory.mktemp("encoder"))
 
 
-@pytest.fixture(params=[*find("grace.estimators"), *RECALIBRATED])
+@pytest.fixture(scope="module", params=[*find("grace.estimators"), *RECALIBRATED])
 def estimator(request: pytest.FixtureRequest, encoder: str) -> Estimator:
     options = dict(QUICK.get(request.param, {}))
     if options.get("encoder") == "TINY":
@@ -46,14 +46,16 @@ def estimator(request: pytest.FixtureRequest, encoder: str) -> Estimator:
     return load_estimator(request.param, options)
 
 
-@pytest.fixture
-def backbone(tiny: Any) -> Engine:
-    """The tiny model, which has `<CNF>` for what asks the tuned model."""
+@pytest.fixture(scope="module")
+def backbone() -> Engine:
+    """A tiny model, which has `<CNF>` for what asks the tuned model."""
+    import tiny_models
     from grace.cnf import add_cnf
     from grace.engines.transformers import TransformersEngine
 
-    add_cnf(*tiny)
-    return TransformersEngine(*tiny)
+    model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
+    add_cnf(model, tokenizer)
+    return TransformersEngine(model, tokenizer)
 
 
 class Splits(NamedTuple):
@@ -63,13 +65,15 @@ class Splits(NamedTuple):
 
 
 @pytest.fixture
-def splits(tiny: Any) -> Splits:
-    return Splits(*(samples(name, size, tiny[1]) for name, size in SIZES.items()))
+def splits(backbone: Engine) -> Splits:
+    return Splits(*(samples(name, size, backbone.tokenizer) for name, size in SIZES.items()))
 
 
-@pytest.fixture
-def fitted(estimator: Estimator, splits: Splits, backbone: Engine) -> Fitted:
-    return estimator.fit(splits, backbone, 0)
+@pytest.fixture(scope="module")
+def fitted(estimator: Estimator, backbone: Engine) -> Fitted:
+    """The estimator, fitted once for all tests; none of them may change it."""
+    made = Splits(*(samples(name, size, backbone.tokenizer) for name, size in SIZES.items()))
+    return estimator.fit(made, backbone, 0)
 
 
 @dataclasses.dataclass
@@ -151,25 +155,24 @@ def test_every_response_gets_a_value_in_range_or_none(fitted: Fitted, splits: Sp
 
 
 def test_the_same_seed_gives_the_same_values(
-    fitted: Fitted, estimator: Estimator, tiny: Any, splits: Splits, backbone: Engine
+    fitted: Fitted, estimator: Estimator, splits: Splits, backbone: Engine
 ):
-    again = Splits(*(samples(name, size, tiny[1]) for name, size in SIZES.items()))
-    first = fitted.rate(splits.test)
-    assert estimator.fit(again, backbone, 0).rate(again.test) == first
+    again = estimator.fit(splits, backbone, 0)
+    assert again.rate(splits.test) == fitted.rate(splits.test)
 
 
-def test_a_response_is_rated_alone_as_among_others(fitted: Fitted, tiny: Any, splits: Splits):
+def test_a_response_is_rated_alone_as_among_others(fitted: Fitted, splits: Splits):
     together = fitted.rate(splits.test)
     for i, value in enumerate(together):
-        fresh = samples("test", SIZES["test"], tiny[1])
-        (alone,) = fitted.rate(only(fresh, i))
+        (alone,) = fitted.rate(only(splits.test, i))
         assert (alone is None) == (value is None)
         assert alone == pytest.approx(value, abs=1e-5)
 
 
-def test_the_truth_about_the_rated_answers_is_not_used(fitted: Fitted, tiny: Any, splits: Splits):
-    fresh = samples("test", SIZES["test"], tiny[1])
-    lied = dataclasses.replace(fresh, correct=[not correct for correct in fresh.correct])
+def test_the_truth_about_the_rated_answers_is_not_used(fitted: Fitted, splits: Splits):
+    lied = dataclasses.replace(
+        splits.test, correct=[not correct for correct in splits.test.correct]
+    )
     assert fitted.rate(lied) == fitted.rate(splits.test)
 
 

@@ -24,17 +24,11 @@ from grace.engines.kinds import load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.engines.vllm import VllmEngine
 from grace.errors import ConfigError, DataError, ModelError
-from grace.evidence import Evidence
 from grace.records import is_whole
+from made_up_evidence import EVIDENCE
 
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
-EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
-    0.4,
-    0.8,
-)
 CARDS = {
     "predict": {"read_at": "predict"},
     "prompt": {"read_at": "prompt"},

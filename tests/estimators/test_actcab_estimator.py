@@ -9,10 +9,9 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
-from grace.estimators import Samples
+from grace.estimators import Samples, actcab
+from grace.estimators.actcab import bin_accuracy, train_probes
 from grace.estimators.loading import load_estimator
-from grace.estimators.probes import actcab
-from grace.estimators.probes.actcab import bin_accuracy, train_probes
 from grace.metrics import brier
 
 RNG = np.random.default_rng(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.estimators.likelihood.deepconf import group_means
+from grace.estimators.likelihood import group_means
 from grace.estimators.loading import load_estimator
 
 NOTHING = samples([])

@@ -14,10 +14,10 @@ from grace.chat import encode_text, with_thinking
 from grace.engines import Sampling
 from grace.errors import DataError, ModelError
 from grace.estimators import Samples
-from grace.estimators.likelihood.likelihood import sequence_likelihood
+from grace.estimators.likelihood import sequence_likelihood
 from grace.estimators.loading import load_estimator
-from grace.estimators.prompted.p_true import TEMPLATES, verdict_tokens
-from grace.estimators.prompted.prompts import Verdicts
+from grace.estimators.p_true import TEMPLATES, verdict_tokens
+from grace.estimators.prompts import Verdicts
 from grace.records import Question
 from tools.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
 

@@ -10,8 +10,8 @@ from made_up_samples import ScriptedEngine, Splits, drawn, response, samples
 
 from grace.errors import ConfigError
 from grace.estimators import Samples
+from grace.estimators.agreement import cluster
 from grace.estimators.loading import load_estimator
-from grace.estimators.sampled.semantic_entropy import cluster
 
 NOTHING = samples([])
 

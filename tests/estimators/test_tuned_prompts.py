@@ -14,7 +14,7 @@ from grace.calibration import Platt, log_odds
 from grace.errors import ComputeError, ModelError
 from grace.estimators import Fitted
 from grace.estimators.loading import load_estimator
-from grace.estimators.prompted.tuning import MOST, candidates, tuned
+from grace.estimators.prompts import MOST, candidates, tuned
 
 RNG = np.random.default_rng(0)
 COUNT = 300

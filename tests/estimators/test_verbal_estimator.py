@@ -8,7 +8,7 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.estimators.loading import load_estimator
-from grace.estimators.prompted.verbal import PROMPTS, stated_confidence
+from grace.estimators.verbal import PROMPTS, stated_confidence
 from tools.pocket.prompts import PERCENT_ONE_TURN_PROMPT, PERCENT_PROMPT, PROBABILITY_PROMPT
 
 NOTHING = samples([])

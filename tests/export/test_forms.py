@@ -21,6 +21,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError, ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading
 from grace.export import export_model
+from made_up_evidence import EVIDENCE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
@@ -28,12 +29,6 @@ pytestmark = [
 ]
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 RESPONSES = [[30, 31, 32], [40]]
-EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
-    0.4,
-    0.8,
-)
 MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
 CASES = ("llama_tied", "llama_untied", "qwen2", "tied_padded", "gpt_neox")
 PADDED = ("qwen2", "tied_padded")

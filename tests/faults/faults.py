@@ -174,7 +174,7 @@ FAULTS = [
     ),
     Fault(
         "an answer at the threshold is not given",
-        "grace.strategies.es:EarlyStop.stops",
+        "grace.strategies.rules:EarlyStop.stops",
         lambda f: lambda self, table: f(dataclasses.replace(self, threshold=2.0), table),
         (
             "tests/strategies/test_strategies.py::"

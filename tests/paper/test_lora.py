@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tiny_adapters import BATCH, adapted
 
 import tiny_models
-from grace.cnf import add_cnf
-from grace.config import PaperSettings
 from grace.errors import ConfigError
 from grace.methods.paper.examples import Example, collate
 from grace.methods.paper.lora import (
-    add_lora,
     is_row,
     light_rows,
     set_activation_checkpointing,
@@ -104,42 +102,37 @@ def test_equal_leaf_names_in_attention_and_mlp_are_told_apart() -> None:
     assert target_modules(Model(), ("mlp",)) == ["mlp.c_proj"]
 
 
-def adapted(name: str, dtype: Any = torch.float32, **options: Any) -> tuple[Any, Any, Any]:
-    model, tokenizer = tiny_models.model(name).to(dtype), tiny_models.tokenizer()
-    cnf = add_cnf(model, tokenizer)
-    torch.manual_seed(0)
-    peft_model = add_lora(model, cnf, PaperSettings(rank=4, **options))
-    with torch.no_grad():
-        for key, parameter in peft_model.named_parameters():
-            if parameter.requires_grad:
-                noise = torch.Generator().manual_seed(len(key))
-                parameter += 0.05 * torch.randn(parameter.shape, generator=noise)
-    return peft_model, tokenizer, cnf.readout
-
-
-BATCH = [Example("a", (9, 10, 11), (12, 13), 0.3), Example("b", (14,), (15,), 0.9)]
-
-
-@pytest.mark.parametrize("read_at", ["predict", "feed"])
-@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
-def test_the_light_forward_and_its_gradients_equal_pefts_own(name: str, read_at: Any) -> None:
-    peft_model, tokenizer, cnf = adapted(name)
-    peft_model.eval()
-    batch = collate(BATCH, cnf, tokenizer.pad_token_id)
+@pytest.mark.parametrize(
+    ("name", "head", "read_at"),
+    [
+        *((name, "token", "predict") for name in tiny_models.ARCHITECTURES),
+        *(
+            (name, head, read_at)
+            for name in ("llama_tied", "llama_untied", "gemma2")
+            for head, read_at in (("token", "feed"), ("token", "prompt"), ("bins", "predict"))
+        ),
+    ],
+)
+def test_the_light_forward_and_its_gradients_equal_pefts_own(
+    name: str, head: str, read_at: Any
+) -> None:
+    peft_model, cnf = adapted(name, head)
+    batch = collate(BATCH, cnf, 0)
 
     def run() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         peft_model.zero_grad()
         terms = losses(peft_model, batch, cnf, read_at=read_at)
         (terms.calibration.sum() + terms.sft.sum()).backward()
         named = peft_model.named_parameters()
-        return terms.log_c.detach(), {k: p.grad.clone() for k, p in named if p.requires_grad}
+        read = torch.stack([terms.log_c, terms.sft]).detach()
+        return read, {k: p.grad.clone() for k, p in named if p.requires_grad}
 
     slow_c, slow = run()
     with light_rows(peft_model, read_at):
         fast_c, fast = run()
     torch.testing.assert_close(fast_c, slow_c, atol=1e-5, rtol=1e-5)
     for key in slow.keys() - fast.keys():
-        assert read_at == "predict"
+        assert read_at != "feed"
         assert "embed" in key
         assert not slow[key].any()
     for key in fast:
@@ -149,7 +142,7 @@ def test_the_light_forward_and_its_gradients_equal_pefts_own(name: str, read_at:
 
 
 def test_the_rows_and_lora_are_float32_on_a_bfloat16_base() -> None:
-    peft_model, _, _ = adapted("llama_untied", torch.bfloat16)
+    peft_model, _ = adapted("llama_untied", dtype=torch.bfloat16)
     trained = {k: p for k, p in peft_model.named_parameters() if p.requires_grad}
     assert {p.dtype for p in trained.values()} == {torch.float32}
     assert sum(is_row(key) for key in trained) == 2
@@ -157,9 +150,8 @@ def test_the_rows_and_lora_are_float32_on_a_bfloat16_base() -> None:
 
 @pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
 def test_kept_logits_give_the_losses_of_the_full_logits(name: str) -> None:
-    peft_model, tokenizer, cnf = adapted(name)
-    peft_model.eval()
-    batch = collate(BATCH, cnf, tokenizer.pad_token_id)
+    peft_model, cnf = adapted(name)
+    batch = collate(BATCH, cnf, 0)
     with torch.no_grad():
         kept = losses(peft_model, batch, cnf)
         full = peft_model(
@@ -179,8 +171,7 @@ def test_kept_logits_give_the_losses_of_the_full_logits(name: str) -> None:
 @pytest.mark.parametrize("read_at", ["predict", "feed"])
 @pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
 def test_padding_and_company_do_not_change_the_loss(name: str, read_at: Any) -> None:
-    peft_model, _, cnf = adapted(name)
-    peft_model.eval()
+    peft_model, cnf = adapted(name)
     longer = Example("c", tuple(range(20, 45)), (5, 6, 7, 8), 0.1)
     with torch.no_grad():
         alone = losses(peft_model, collate(BATCH[1:], cnf, 0), cnf, read_at=read_at)
@@ -190,8 +181,7 @@ def test_padding_and_company_do_not_change_the_loss(name: str, read_at: Any) -> 
 
 
 def test_an_empty_response_reads_c_at_the_last_prompt_token_and_has_no_sft_loss() -> None:
-    peft_model, _, cnf = adapted("llama_tied")
-    peft_model.eval()
+    peft_model, cnf = adapted("llama_tied")
     with torch.no_grad():
         empty = losses(peft_model, collate([Example("a", (9, 10), (), 0.5)], cnf, 0), cnf)
         logits = peft_model(torch.tensor([[9, 10]])).logits[:, -1]
@@ -202,7 +192,7 @@ def test_an_empty_response_reads_c_at_the_last_prompt_token_and_has_no_sft_loss(
 def test_gradient_checkpointing_gives_the_same_gradients() -> None:
     grads = []
     for checkpointed in (False, True):
-        peft_model, _, cnf = adapted("llama_untied", dropout=0.0)
+        peft_model, cnf = adapted("llama_untied", dropout=0.0)
         if checkpointed:
             set_activation_checkpointing(peft_model.get_base_model(), True)
         peft_model.train()

@@ -14,7 +14,7 @@ MODULES = (
     "PIL.features",
     "grace.cli.app",
     "grace.engines.transformers",
-    "grace.estimators.likelihood.platt",
+    "grace.estimators.likelihood",
     "grace.pipeline",
     "grace.probe",
     "scipy.linalg",

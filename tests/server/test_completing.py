@@ -21,7 +21,6 @@ from grace.engines.local.draws import Part
 from grace.engines.reading import Drawn
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
-from grace.evidence import Evidence
 from grace.server.counters import Counters
 from grace.server.jobs.backends import draw
 from grace.server.jobs.completion import (
@@ -34,16 +33,11 @@ from grace.server.jobs.completion import (
 )
 from grace.server.jobs.queue import Finished
 from grace.server.replies import Answer, Envelope
+from made_up_evidence import EVIDENCE
 from test_chat import metaspace
 from test_trace import EVIDENCE as TRACED
 
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
-EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
-    0.4,
-    0.8,
-)
 SAMPLING = Sampling(3, 0.8, max_new_tokens=16, seed=2)
 READINGS = [
     ("predict", None, "token"),

@@ -21,7 +21,7 @@ from grace.strategies import (
     WindowConsistency,
     decide,
 )
-from grace.strategies.asc import lead_probability
+from grace.strategies.rules import lead_probability
 from grace.strategies.tally import VoteTable
 
 confidences = st.none() | st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]) | st.floats(0, 1)

@@ -22,8 +22,8 @@ from grace.pipeline.labelling.shards import count_questions, digest_questions
 from grace.records import Question
 from grace.store.inputs import Row, hub_splits, located, read_rows
 from grace.tasks import load_task
-from grace.tasks.columns import parse, question_rows
 from grace.tasks.rows import note
+from grace.tasks.values import parse, question_rows
 
 ROWS: list[dict[str, Any]] = [
     {"id": f"q{n}", "query": f"What, in all, is {n}?", "target": [f"{n}", f'"{n}"'], "page": n}

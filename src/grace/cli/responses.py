@@ -10,7 +10,7 @@ from grace.errors import DataError, UserInputError
 from grace.measuring import in_any_case
 from grace.records import Message
 from grace.store.inputs import Row
-from grace.tasks.columns import read_options
+from grace.tasks.values import read_options
 
 PROMPT_KEYS = ("question", "prompt", "messages")
 FIELDS = (*PROMPT_KEYS, "choices", "response")

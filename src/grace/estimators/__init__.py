@@ -1,8 +1,8 @@
 """Confidence estimators: each estimates the probability that a response is right.
 
 To add one, write one file here, or in a folder below, that assigns `ESTIMATOR`, a frozen dataclass
-with `fit`. Its fields are its settings, `[estimators.NAME]` in a recipe. A suffix recalibrates any
-estimator on validation answers: `likelihood+isotonic`.
+with `fit`, or `ESTIMATORS`, several by name. Its fields are its settings, `[estimators.NAME]` in a
+recipe. A suffix recalibrates any estimator on validation answers: `likelihood+isotonic`.
 """
 
 from __future__ import annotations
@@ -117,11 +117,7 @@ def draws_further(estimator: Estimator) -> bool:
 
 
 def check_estimator(estimator: Estimator) -> None:
-    """Call the estimator's `check`, if it has one, which raises when it cannot be fitted here.
-
-    Raises:
-        ConfigError: by the estimator; the message says what to do.
-    """
+    """Call the estimator's `check`, if it has one, which raises when it cannot be fitted here."""
     getattr(estimator, "check", lambda: None)()
 
 

@@ -14,16 +14,7 @@ from grace.estimators.recalibrated import recalibrate
 
 
 def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estimator:
-    """Make an estimator by name, with a recalibration if the name ends in one.
-
-    Args:
-        name: a file of this folder or `module:NAME`, then perhaps `+platt`, `+isotonic` or
-            `+temperature`.
-        options: its settings.
-
-    Raises:
-        ConfigError: no such estimator or recalibration, or an unknown setting.
-    """
+    """Make an estimator by name, with the recalibration that the name may end in (`NAME+platt`)."""
     plain, plus, how = name.partition("+")
     kind = plugins.load("grace.estimators", plain)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):

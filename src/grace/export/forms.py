@@ -169,7 +169,7 @@ def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
     if record["read_at"] == "feed":
         raise ModelError(
             "c is read at <CNF>'s own position (paper.variant=feed), which takes vLLM a second "
-            "request; use --format merged with grace serve, or train with read_at=predict"
+            "request; use --format merged with grace serve, or train another paper.variant"
         )
     return readout.ids
 

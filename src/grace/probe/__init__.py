@@ -30,22 +30,12 @@ def kfold_scores(
     blocks: Sequence[int] = (),
     seed: int = 0,
 ) -> Array:
-    """Score every row with a probe that has seen neither the row nor its group.
+    """Score every row (N,) with a probe that has seen neither the row nor its group.
 
-    Args:
-        features_ND: one row per response.
-        labels_N: 1 or True where the response is right.
-        groups_N: question of each row.
-        folds: number of folds; fewer if there are fewer questions.
-        lambdas: ridge penalties per training row, positive; with several, each outer fold chooses
-            its own on `INNER` folds that are held out of its training set.
-        blocks: sizes of consecutive feature parts; several should weigh the same in total.
-        seed: seed of the folds.
-
-    Returns:
-        Uncalibrated scores, float64 of shape (N,).
-
-    Source: arXiv 2509.09438 section 3.2.2.
+    Of several `lambdas`, ridge penalties per training row, each fold chooses its own on `INNER`
+    folds of its training set; `blocks` are the sizes of consecutive parts of the features, which
+    then weigh the same in total. The scores are not calibrated. Source: arXiv 2509.09438 section
+    3.2.2.
     """
     features_ND, label_N = checked(features_ND, labels_N)
     check_several(groups_N)

@@ -43,13 +43,7 @@ def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) ->
 def feature_parts(
     names: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
 ) -> list[Array]:
-    """Return the named parts of the features, each float32 of shape (N, width).
-
-    Args:
-        names: of the parts, in order, such as ("mean", "last", "likelihood").
-        states: hidden states by name, each of shape (N, width).
-        responses: the same responses, for their likelihoods.
-    """
+    """Return the named parts of the features, such as "mean" or "likelihood", each (N, width)."""
     given = dict(states)
     if "likelihood" in names:
         rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]

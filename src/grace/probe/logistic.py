@@ -75,18 +75,11 @@ def fit_logistic(
     inner: Sequence[float] | None = None,
     seed: int = 0,
 ) -> Logistic:
-    """Fit weights and bias, choosing the penalty of each block on held-out folds.
+    """Fit weights and bias to blocks (N, D), choosing the penalty of each on held-out folds.
 
-    Args:
-        blocks: parts of the features, each of shape (N, D).
-        labels_N: 1 or True where the response is right.
-        groups_N: question of each row; all rows of a question fall into one fold.
-        weights_N: sample weights; None: all rows count alike. Sources count alike in any case.
-        free: leave the last block practically unpenalised (`LEAST`), so that large penalties of
-            the others lead to a fit of that block alone.
-        first: one of `penalties.PENALTIES`, with which the search starts.
-        inner: the same for the searches without each fold; None: `first`.
-        seed: seed of the folds.
+    All rows of a group fall into one fold. `free` leaves the last block practically unpenalised
+    (`LEAST`), so that large penalties of the others lead to a fit of that block alone. The search
+    starts with the penalty `first`, and without each fold with `inner`.
     """
     fold_N = folds_of(groups_N, seed)
     weight_N = weights_of(groups_N) * (1.0 if weights_N is None else weights_N)

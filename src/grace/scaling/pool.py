@@ -38,15 +38,7 @@ class Pool:
         confidences: Mapping[str, ArrayLike] | None = None,
         traces: Sequence[Sequence[Sequence[float]]] | Floats | None = None,
     ) -> None:
-        """Check the arrays.
-
-        Args:
-            answers: (Q, S) integers, equal for equal answers to a question; -1: none.
-            correct: (Q, S) truth values.
-            tokens: (Q, S) lengths; by default zeros.
-            confidences: by estimator (Q, S) values in [0, 1]; None or nan where there is none.
-            traces: the confidences token by token, of each sample of each question.
-        """
+        """Check arrays of shape (Q, S); answers are equal codes for equal answers, -1 for none."""
         codes = np.asarray(answers)
         if codes.ndim != 2 or not codes.size or not np.issubdtype(codes.dtype, np.integer):
             raise UserInputError(
@@ -132,12 +124,8 @@ class Pool:
 
         An aborted sample has no answer and no confidence, and costs the tokens up to and including
         that step. No sample is dropped before its first token, nor is the last sample of a vote
-        where none before it has an answer: so every question gets an answer.
-
-        Args:
-            drop: confidence below which a sample is aborted; 0: never.
-            budget: number of samples of a vote.
-            rows: questions (R, 1) and samples (R, S) of the votes; by default all, as stored.
+        where none before it has an answer: so every question gets an answer. `rows` are the
+        questions (R, 1) and samples (R, S) of the votes; by default all, as stored.
         """
         at = np.s_[:, :budget] if rows is None else (rows[0], rows[1][:, :budget])
         votes = Pool(
@@ -226,11 +214,7 @@ def _padded(traces: Sequence[Sequence[Sequence[float]]] | Floats) -> Floats:
 
 
 def _first_seen(code_RT: Indices) -> Indices:
-    """Replace each answer by the position in its row where it was first seen.
-
-    Args:
-        code_RT: integers, equal for equal answers in a row; below 0: none.
-    """
+    """Replace each answer, a code or below 0 for none, by the position where it was first seen."""
     order_RT = code_RT.argsort(axis=1, kind="stable")  # equal answers in the order of their votes
     sorted_RT = np.take_along_axis(code_RT, order_RT, axis=1)
     new_RT = np.diff(sorted_RT, axis=1, prepend=sorted_RT[:, :1]) > 0

@@ -61,10 +61,8 @@ class Untyped(str):
 def spelt(value: Any) -> Any:
     """Return the list or object that a text spells in JSON or Python; any other value as it is.
 
-    A typed text counts only if it has a quote after its bracket, as a string in JSON Lines.
-
-    Raises:
-        ValueError: a text looks like one and cannot be read.
+    A typed text counts only if it has a quote after its bracket, as a string in JSON Lines. One
+    that looks like such a text and cannot be read is a `ValueError`.
     """
     if not isinstance(value, str):
         return value
@@ -118,15 +116,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows `start` to `stop` of a source, counted from 0; all of them by default.
 
-    Args:
-        source: the source (see above); lines of JSON before `start` are not parsed.
-        start: the first row.
-        stop: the row after the last one.
-        choose: picks the columns of a table to read; all by default. JSON Lines have no table.
-        bad: called with the error of a line of JSON that cannot be read; reading then goes on.
-
-    Raises:
-        DataError: it cannot be read, or one of its rows; the message names the place.
+    `choose` picks the columns of a table; `bad` gets the error of a line of JSON that cannot be
+    read, and reading goes on.
     """
     path = Path(source)
     if is_hub(source):
@@ -390,11 +381,7 @@ def _open_parquet(path: Path) -> ParquetFile:
 
 
 def hub_splits(source: str) -> dict[str, str]:
-    """Return the sources of a Hub data set's splits by name; only one if `source` names a split.
-
-    Raises:
-        DataError: it cannot be loaded.
-    """
+    """Return the sources of a Hub data set's splits by name; only one if `source` names a split."""
     path, config, split = _hub_parts(source)
     if split:
         return {split: source}
@@ -434,11 +421,7 @@ def _loaded(source: str, path: str, config: str | None, split: str | None) -> An
 
 
 def load_from_hub(path: str, config: str | None, split: str | None, instead: str) -> Any:
-    """Return a Hub data set's split, or all its splits by name; `instead` is the remedy to suggest.
-
-    Raises:
-        DataError: it cannot be reached and is not in the local cache.
-    """
+    """Return a Hub data set's split, or all by name; `instead` is the remedy to suggest."""
     import datasets
 
     try:

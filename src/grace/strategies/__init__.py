@@ -16,9 +16,6 @@ answers.
 
 from __future__ import annotations
 
-from grace.strategies.asc import AdaptiveConsistency as AdaptiveConsistency
-from grace.strategies.best import BestOfN as BestOfN
-from grace.strategies.cisc import SoftmaxWeighted as SoftmaxWeighted
 from grace.strategies.deciding import BUDGET as BUDGET
 from grace.strategies.deciding import TEMPERATURE as TEMPERATURE
 from grace.strategies.deciding import Strategy as Strategy
@@ -27,11 +24,14 @@ from grace.strategies.deciding import chosen as chosen
 from grace.strategies.deciding import decide as decide
 from grace.strategies.deciding import stopped as stopped
 from grace.strategies.deciding import waves as waves
-from grace.strategies.es import EarlyStop as EarlyStop
-from grace.strategies.esc import WindowConsistency as WindowConsistency
 from grace.strategies.policies import POLICIES as POLICIES
 from grace.strategies.policies import Policy as Policy
 from grace.strategies.policies import load as load
 from grace.strategies.policies import policy as policy
-from grace.strategies.sc import Majority as Majority
-from grace.strategies.weighted import Weighted as Weighted
+from grace.strategies.rules import AdaptiveConsistency as AdaptiveConsistency
+from grace.strategies.rules import BestOfN as BestOfN
+from grace.strategies.rules import EarlyStop as EarlyStop
+from grace.strategies.rules import Majority as Majority
+from grace.strategies.rules import SoftmaxWeighted as SoftmaxWeighted
+from grace.strategies.rules import Weighted as Weighted
+from grace.strategies.rules import WindowConsistency as WindowConsistency

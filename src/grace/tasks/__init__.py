@@ -82,24 +82,15 @@ def title_of(data: DataSettings) -> str:
 
 
 def graded_task(data: DataSettings, grade: GradeSettings) -> Task:
-    """Return the task of a run, whose votes compare numbers, or yes and no, if they are graded so.
-
-    Raises:
-        ConfigError: as `load_task`.
-    """
+    """Return the task of a run; its votes compare numbers, or yes and no, if they are graded so."""
     return load_task(data.task, grade.grader if grade.grader in KINDS else "")
 
 
 def load_task(name: str, kind: str = "") -> Task:
     """Return a task by its name: a file of this folder, or `module:NAME`.
 
-    Args:
-        name: the name.
-        kind: of the questions that a model was trained on, as grace.json records it; only the
-            user's own questions may be of any kind.
-
-    Raises:
-        ConfigError: there is no name or no such task, or the object is not a task.
+    `kind` is that of the questions that a model was trained on, as grace.json records it; only the
+    user's own questions may be of any kind.
     """
     if not name:
         known = ", ".join(plugins.find("grace.tasks"))

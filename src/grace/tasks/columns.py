@@ -1,35 +1,28 @@
-"""Find the columns of a question in a row of the user's own data, and read them.
+"""Find the columns of a question in a row of the user's own data, or in the header of a table.
 
     {"question": "Who wrote Middlemarch?", "answers": ["George Eliot", "Mary Ann Evans"]}
     {"question": "Which is a prime?", "choices": ["4", "7", "9"], "answer": "B"}
 
 The usual other names and shapes are recognised, settings name any other columns, and all further
-ones are ignored. The right choice is its letter, its label, its text or its number; whether numbers
-count from 0 or from 1 is read from all rows of the source (`_counted_from`).
+ones are ignored. `grace.tasks.values` reads what the columns hold.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
-import hashlib
 import itertools
 import re
-import reprlib
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.answers import LETTERS, options, yes_no
-from grace.answers.finding import boxed
+from grace.answers import LETTERS
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.records import Question
-from grace.store.inputs import QUESTION, Row, Untyped, plain, read_rows, spelt
-from grace.tasks.draw import content_id
+from grace.store.inputs import QUESTION, Row, plain, spelt
 from grace.tasks.rows import note
 
 ANSWERS = (
@@ -43,23 +36,13 @@ WRONG = re.compile(r"(distractor|incorrect|wrong)(answer|option|choice)?s?")
 OURS = ("question", "answers", "answer", "choices", "id", "split", "group", "source", "meta")
 SHAPES = ("label", "id", "key", "letter"), ("text", "stem", "value", "content", "question")
 _MEMBER = re.compile(r"(.*?)[\s_-]*([a-j]|\d)", re.IGNORECASE | re.DOTALL)
-_LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
-_OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
+LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,9}(?:\.0+)?")
-
-
 _FLATTENED = re.compile(rf"({'|'.join((*QUESTION, *ANSWERS, *CHOICES))})\.\w+", re.IGNORECASE)
 
 
 class Unanswered(DataError):
     """A question whose row says that it has no answer."""
-
-
-class SourceRow(Row):
-    """A row that knows its source, and so how its source counts options."""
-
-    source: str
-    data: DataSettings
 
 
 class Columns(NamedTuple):
@@ -74,76 +57,31 @@ class Columns(NamedTuple):
     wrong: bool = False
 
 
-def question_rows(
-    source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
-) -> Iterator[Row]:
-    """Yield the rows of a source; of a table, only the columns of a question are read.
-
-    The columns are logged once if their names leave a doubt.
-    """
-    if str(source) == "-":
-        raise DataError(
-            "questions cannot come from a pipe, because they are read more than once; save them "
-            "to a file"
-        )
-    header = f"{source}:1 (column names)" if str(source).endswith((".csv", ".tsv")) else str(source)
-    table: Sequence[str] = ()
-
-    def choose(names: Sequence[str]) -> Sequence[str]:
-        nonlocal table
-        table = names
-        if header != str(source):
-            _check_header(names, data, header)
-        columns = _find(names, data, header)
-        if not columns.answers:
-            return names  # one of them may be the answers
-        read = {
-            columns.question,
-            columns.answers,
-            *columns.choices,
-            *("id", "split", "group", "source"),
-        }
-        return [name for name in names if name in read or _may_be_options(name, names)]
-
-    for number, (where, fields) in enumerate(read_rows(source, start, stop, choose)):
-        row = SourceRow(where, fields)
-        row.source, row.data = str(source), data
-        if number == 0:
-            flat = _flat(row, data)
-            columns = _find(_filled(flat), data, where, flat)
-            answers = columns.answers or _pick(ANSWERS, list(flat), data.answer_field, "", where)
-            columns = columns._replace(answers=answers)
-            _log(source, table or _filled(flat), columns)
-        yield row
-
-
-def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) -> Question:
-    """Return the question of a row; without `graded` it may lack the answers."""
-    where, data = row.where, data or DataSettings()
+def row_columns(row: Row, data: DataSettings) -> tuple[dict[str, Any], Columns]:
+    """Return the fields of a row as they are read, and which of them are the question's."""
     fields = _flat(row, data)
-    columns = _find(_filled(fields), data, where, fields)
-    if not columns.choices:
-        _refuse_unread_choices(fields, columns, where)
-    text = _text(fields[columns.question], f'{where}: "{columns.question}"')
-    choices, labels = _choices(fields, columns, where)
-    answer = _unfolded(fields, columns.answers, where) if columns.answers else None
-    answers: tuple[str, ...] = ()
-    if choices and (_whole(answer) or 0) < 0:
-        answer = None  # as the Hub's data sets mark a hidden answer
-    if answer is None and graded:
-        raise _missing("answer" if choices else "answers", "answer", list(fields), data, where)
-    if answer is not None and choices:
-        answers = (_right_letter(answer, choices, labels, columns, row),)
-    elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
-        answers = ("yes", "true") if str(answer).strip().lower() == "true" else ("no", "false")
-    elif answer is not None:
-        answers = _texts(answer, f'{where}: "{columns.answers}"')
-    name = row_id(row) or content_id("jsonl", text, choices)
-    kept = [
-        "" if fields.get(name) is None else _text(fields[name], f'{where}: "{name}"')
-        for name in ("group", "source")
-    ]
-    return Question(name, "jsonl", text, answers, choices, *kept)
+    return fields, _find(_filled(fields), data, row.where, fields)
+
+
+def row_options(row: Row) -> tuple[dict[str, Any], Columns]:
+    """Return the fields of a row, and the columns of its options and of its answer, if any."""
+    fields = _flat(row, DataSettings())
+    names = _filled(fields)
+    answers = _pick(ANSWERS, names, "", "", row.where)
+    found = _option_columns(names, row.where, answers, fields)
+    return fields, Columns("", answers, *found)
+
+
+def table_columns(names: Sequence[str], data: DataSettings, source: str) -> Sequence[str]:
+    """Return the columns of a table that are to be read; all where any may be the answers."""
+    header = f"{source}:1 (column names)" if source.endswith((".csv", ".tsv")) else source
+    if header != source:
+        _check_header(names, data, header)
+    columns = _find(names, data, header)
+    if not columns.answers:
+        return names
+    read = {columns.question, columns.answers, *columns.choices, "id", "split", "group", "source"}
+    return [name for name in names if name in read or _may_be_options(name, names)]
 
 
 def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
@@ -157,19 +95,41 @@ def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
     ]
 
 
-def read_options(row: Row) -> tuple[str, ...]:
-    """Return the options of a row's question, () for an open one."""
-    fields = _flat(row, DataSettings())
-    names = _filled(fields)
-    columns = Columns("", _pick(ANSWERS, names, "", "", row.where), ())
-    found, wrong = _option_columns(names, row.where, columns.answers, fields)
-    return _choices(fields, columns._replace(choices=found, wrong=wrong), row.where)[0]
+def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSettings) -> None:
+    """Log which columns are read, unless all have the names in the manual."""
+    fields, columns = row_columns(row, data)
+    answers = columns.answers or _pick(ANSWERS, list(fields), data.answer_field, "", row.where)
+    read = [columns.question, *filter(None, [answers]), *columns.choices]
+    names = table or _filled(fields)
+    ignored = [name for name in names if name and name not in read and name not in OURS]
+    if ignored or not set(read) <= set(OURS):
+        parts = [f"question in {columns.question}"]
+        parts += [f"answers in {answers}"] if answers else []
+        kind = "wrong choices" if columns.wrong else "choices"
+        parts += [f"{kind} in {', '.join(columns.choices)}"] if columns.choices else []
+        rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
+        note(f"{source}: {', '.join(parts)}{rest}")
 
 
-def row_id(row: Row) -> str:
-    """Return the id that a row gives its question, "" where it gives none."""
-    name = row.fields.get("id")
-    return "" if name is None else _text(name, f'{row.where}: "id"')
+def _find(
+    names: Sequence[str], data: DataSettings, where: str, fields: dict[str, Any] | None = None
+) -> Columns:
+    """Return the columns among `names`, those with a value, of a row or, without, of a header.
+
+    An empty option before one with a value counts, so that it can be refused.
+    """
+    every = list(names if fields is None else fields)
+    for kind, named in (("question", data.question_field), ("answer", data.answer_field)):
+        if named and named not in every:
+            near = difflib.get_close_matches(named, every, n=1, cutoff=0.8)
+            remedy = f"did you mean {near[0]}?" if near else f"name one: --{kind}-field NAME"
+            raise DataError(f'{where}: no field "{named}" among {", ".join(every)}; {remedy}')
+    question = _pick(QUESTION, names, data.question_field, "question", where)
+    if not question:
+        raise missing("question", "question", every, data, where)
+    answered = [name for name in names if fields is None or not is_empty(fields[name])]
+    answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
+    return Columns(question, answers, *_option_columns(names, where, answers, fields))
 
 
 def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
@@ -182,7 +142,7 @@ def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
     if parts:
         fields = {name: value for name, value in fields.items() if name not in parts} | {
             whole: {
-                key: _spelt(fields[name], f'{row.where}: "{name}"')
+                key: spelt_in(fields[name], f'{row.where}: "{name}"')
                 for name, (of, key) in parts.items()
                 if of == whole
             }
@@ -190,16 +150,10 @@ def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
         }
     for name, value in fields.items():
         if isinstance(value, dict) and (name == data.question_field or plain(name) in QUESTION):
-            key = _key(value, SHAPES[1])
+            key = key_among(value, SHAPES[1])
             rest = {k: v for k, v in value.items() if k != key and k not in fields}
             return {**rest, **fields, name: value[key]} if key else fields
     return fields
-
-
-def _key(value: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the key of an object that has one of some names, "" for none."""
-    spelling = {plain(str(key)).removesuffix("s"): key for key in value}
-    return next((spelling[name] for name in names if name in spelling), "")
 
 
 def _filled(fields: dict[str, Any]) -> list[str]:
@@ -208,44 +162,14 @@ def _filled(fields: dict[str, Any]) -> list[str]:
     Nor is an empty question beside another one: an instruction without an input.
     """
     asked = [name for name in fields if plain(name) in QUESTION]
-    empty = {name for name in asked if _is_empty(fields[name])}
+    empty = {name for name in asked if is_empty(fields[name])}
     return [
         name
         for name, value in fields.items()
         if value is not None
-        and not (plain(name) in CHOICES and _is_empty(value))
+        and not (plain(name) in CHOICES and is_empty(value))
         and not (name in empty and len(empty) < len(asked))
     ]
-
-
-def _is_empty(value: Any) -> bool:
-    """Return whether a value says that there is none: null, nan, "", [], or an object of these."""
-    with contextlib.suppress(ValueError):
-        value = spelt(value)
-    if isinstance(value, dict) and (key := _key(value, SHAPES[1])):
-        return _is_empty(value[key])
-    return value is None or value != value or value in ([], {}) or not str(value).strip()
-
-
-def _find(
-    names: Sequence[str], data: DataSettings, where: str, fields: dict[str, Any] | None = None
-) -> Columns:
-    """Return the columns among `names`, those with a value, of a row or, without, of a header.
-
-    An empty option before one with a value counts, so that `_choices` can refuse it.
-    """
-    every = list(names if fields is None else fields)
-    for kind, named in (("question", data.question_field), ("answer", data.answer_field)):
-        if named and named not in every:
-            near = difflib.get_close_matches(named, every, n=1, cutoff=0.8)
-            remedy = f"did you mean {near[0]}?" if near else f"name one: --{kind}-field NAME"
-            raise DataError(f'{where}: no field "{named}" among {", ".join(every)}; {remedy}')
-    question = _pick(QUESTION, names, data.question_field, "question", where)
-    if not question:
-        raise _missing("question", "question", every, data, where)
-    answered = [name for name in names if fields is None or not _is_empty(fields[name])]
-    answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
-    return Columns(question, answers, *_option_columns(names, where, answers, fields))
 
 
 def _option_columns(
@@ -316,10 +240,10 @@ def _points(answer: Any, members: Sequence[str], fields: dict[str, Any]) -> bool
     """Return whether an answer may be meant as one of the options in some columns."""
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
-    if (number := _whole(answer)) is not None:
+    if (number := whole_number(answer)) is not None:
         return 0 <= number <= len(members)
     text = str(answer).strip()
-    if match := _LETTER.fullmatch(text):
+    if match := LETTER.fullmatch(text):
         return match[1].upper() in LETTERS[: len(members)]
     return text in members or any(str(fields[member]).strip() == text for member in members)
 
@@ -345,7 +269,7 @@ def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, whe
     return found[0] if found else ""
 
 
-def _refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) -> None:
+def refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) -> None:
     """Refuse what may be choices under another name: the question would become an open one."""
     for name in fields.keys() - {columns.question, columns.answers}:
         near = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8)
@@ -372,13 +296,13 @@ def _check_header(names: Sequence[str], data: DataSettings, where: str) -> None:
     options = ",".join(LETTERS[: len(names) - 2]) if len(names) > 3 else ""
     example = ",".join(filter(None, ("question", options, "answer")))
     raise DataError(
-        f'{where}: none of "{_shown(", ".join(names))}" is the name of a question or an answer; if '
-        f"this is a row, add a line of names above it: {example}; if not, name the columns: "
+        f'{where}: none of "{shortened(", ".join(names))}" is the name of a question or an answer; '
+        f"if this is a row, add a line of names above it: {example}; if not, name the columns: "
         "--question-field NAME --answer-field NAME"
     )
 
 
-def _missing(
+def missing(
     what: str, kind: str, every: Sequence[str], data: DataSettings, where: str
 ) -> DataError:
     """Return an error that names the column that is empty, or the one that may be meant."""
@@ -404,130 +328,22 @@ def _missing(
     )
 
 
-def _log(source: str | Path, names: Sequence[str], columns: Columns) -> None:
-    """Log which columns are read, unless all have the names in the manual."""
-    read = [columns.question, *filter(None, [columns.answers]), *columns.choices]
-    ignored = [name for name in names if name and name not in read and name not in OURS]
-    if ignored or not set(read) <= set(OURS):
-        parts = [f"question in {columns.question}"]
-        parts += [f"answers in {columns.answers}"] if columns.answers else []
-        kind = "wrong choices" if columns.wrong else "choices"
-        parts += [f"{kind} in {', '.join(columns.choices)}"] if columns.choices else []
-        rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
-        note(f"{source}: {', '.join(parts)}{rest}")
+def key_among(value: dict[str, Any], names: Sequence[str]) -> str:
+    """Return the key of an object that has one of some names, "" for none."""
+    spelling = {plain(str(key)).removesuffix("s"): key for key in value}
+    return next((spelling[name] for name in names if name in spelling), "")
 
 
-def _shown(text: str) -> str:
-    short = " ".join(text.split())
-    return short if len(short) <= 60 else f"{short[:57]}..."
+def is_empty(value: Any) -> bool:
+    """Return whether a value says that there is none: null, nan, "", [], or an object of these."""
+    with contextlib.suppress(ValueError):
+        value = spelt(value)
+    if isinstance(value, dict) and (key := key_among(value, SHAPES[1])):
+        return is_empty(value[key])
+    return value is None or value != value or value in ([], {}) or not str(value).strip()
 
 
-def _spelt(value: Any, what: str) -> Any:
-    try:
-        return spelt(value)
-    except ValueError:
-        raise DataError(
-            f"{what} cannot be read: {_shown(value)}; save the data again as Parquet or JSON "
-            'Lines, or write the cell as JSON: ["Paris", "the capital"]'
-        ) from None
-
-
-def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
-    """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it.
-
-    Any other value stays as it is.
-    """
-    what = f'{where}: "{name}"'
-    value = _spelt(fields[name], what)
-    if (
-        isinstance(value, Untyped)
-        and plain(name).endswith("answers")
-        and re.search(r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]", value)
-    ):
-        raise DataError(f'{what} may be several texts: {_shown(value)}; write a list: ["a", "b"]')
-    if isinstance(value, str):
-        last = value.rpartition("\n#### ")[2]
-        return _spelt(next(iter(boxed(value)), last), what)
-    if isinstance(value, list) and any(isinstance(v, dict) and _is_flagged(v) for v in value):
-        raise DataError(
-            f'{what} has wrong answers, too; write the right ones, or all as "choices" and the '
-            'letter of the right one as "answer"'
-        )
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], bool):
-        return value[0]
-    parts = [_accepted(part) for part in value] if isinstance(value, list) else [_accepted(value)]
-    if isinstance(value, list) or (isinstance(value, dict) and parts[0] is not value):
-        flat = [text for part in parts for text in (part if isinstance(part, list) else [part])]
-        return list(dict.fromkeys(flat)) if any(isinstance(p, list) for p in parts) else flat
-    return value
-
-
-def _is_flagged(value: dict[str, Any]) -> bool:
-    return any(flag is False and plain(name).endswith("correct") for name, flag in value.items())
-
-
-def _accepted(value: Any) -> Any:
-    """Return the accepted texts in an object: its text, or its value and the aliases."""
-    if not isinstance(value, dict) or not (key := _key(value, ("text", "value", "span"))):
-        return value
-    others = value.get(_key(value, ("aliase",))) or []  # without its s
-    first = value[key]
-    return [
-        *(first if isinstance(first, list) else [first]),
-        *(others if isinstance(others, list) else [others]),
-    ]
-
-
-def _choices(
-    fields: dict[str, Any], columns: Columns, where: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the choices, and their labels if they have any, as in ARC and MedQA."""
-    if not columns.choices:
-        return (), ()
-    what = f'{where}: "{columns.choices[0]}"'
-    labels: Any = ()
-    if columns.wrong:
-        value = [fields[name] for name in columns.choices if not _is_empty(fields[name])]
-        value = _spelt(value[0], what) if len(columns.choices) == 1 and value else value
-        right = _texts(_unfolded(fields, columns.answers, where), f'{where}: "{columns.answers}"')
-        choices = (*right[:1], *_texts(value, what))
-        # in an order that says nothing about which is right
-        return tuple(sorted(dict.fromkeys(choices), key=_mixed)), ()
-    if len(columns.choices) > 1:
-        texts = tuple(_text(fields[key], f'{where}: "{key}"') for key in columns.choices)
-        return texts, columns.choices
-    value = _spelt(fields[columns.choices[0]], what)
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        label, text = (_key(value[0], names) for names in SHAPES)
-        labels = [item.get(label) for item in value] if label else ()
-        value = [item.get(text) for item in value]
-    elif isinstance(value, dict) and (key := _key(value, ("text",))):
-        value, labels = value[key], value.get(_key(value, ("label",))) or ()
-    elif isinstance(value, dict):  # {"A": "21", "B": "23"}
-        labels = [label for label, text in value.items() if text is not None]
-        value = [value[label] for label in labels]
-    choices = _texts(value, what)
-    own = [_OWN_LETTER.match(text) for text in choices]
-    if [match and match[1].upper() for match in own] == [*LETTERS[: len(choices)]]:
-        choices = tuple(
-            text[match.end() :] for text, match in zip(choices, own, strict=True) if match
-        )
-    if not 2 <= len(choices) <= len(LETTERS):
-        count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
-        example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
-        raise DataError(f"{where}: {count}; give 2 to {len(LETTERS)}{example}")
-    labels = _texts(labels, f'{where}: a label of "{columns.choices[0]}"') if labels else ()
-    if labels and len(labels) != len(choices):
-        count = f"{len(labels)} label{'s' * (len(labels) != 1)}"
-        raise DataError(f"{what} has {count} for {len(choices)} choices; give one each")
-    return choices, labels
-
-
-def _mixed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _whole(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     """Return a whole number, also one that is written as a text, None for any other value."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -536,106 +352,18 @@ def _whole(value: Any) -> int | None:
     return int(float(value)) if _WHOLE.fullmatch(str(value).strip()) else None
 
 
-def _counts(row: Row, data: DataSettings) -> tuple[int, int] | None:
-    """Return the number that a row's answer must be, as it is no choice, and how many there are."""
-    with contextlib.suppress(DataError):
-        fields = _flat(row, data)
-        columns = _find(_filled(fields), data, row.where, fields)
-        if columns.choices and columns.answers and not columns.wrong:
-            choices, labels = _choices(fields, columns, row.where)
-            answer = _unfolded(fields, columns.answers, row.where)
-            number = _whole(answer)
-            if number is not None and str(number) not in {*choices, *labels}:
-                return number, len(choices)
-    return None
-
-
-def _counted_from(row: Row, data: DataSettings) -> int | None:
-    """Return whether the numbers of answers count from 0 or from 1, None if no row tells."""
-    if isinstance(row, SourceRow):
-        path = Path(row.source)
-        stamp = path.stat().st_mtime_ns if path.is_file() else 0
-        return _count_source(row.source, row.data, stamp)
-    return _first_place([row], data)
-
-
-@functools.lru_cache
-def _count_source(source: str, data: DataSettings, stamp: int) -> int | None:
-    return _first_place(question_rows(source, data), data, source)
-
-
-def _first_place(rows: Iterable[Row], data: DataSettings, source: str = "") -> int | None:
-    zero = last = ""
-    for row in rows:
-        number, count = _counts(row, data) or (-1, 0)
-        zero = zero or row.where * (number == 0)
-        last = last or row.where * (number == count)
-    if zero and last:
+def spelt_in(value: Any, what: str) -> Any:
+    """Return the list or object that a cell spells, any other value as it is; `what` names it."""
+    try:
+        return spelt(value)
+    except ValueError:
         raise DataError(
-            f"{zero} counts the choices from 0 and {last} from 1; write letters: A, B, ..."
-        )
-    if source and last:
-        note(f"{source}: the answers count the choices from 1")
-    return 0 if zero else 1 if last else None
+            f"{what} cannot be read: {shortened(value)}; save the data again as Parquet or JSON "
+            'Lines, or write the cell as JSON: ["Paris", "the capital"]'
+        ) from None
 
 
-def _right_letter(
-    answer: Any, choices: Sequence[str], labels: Sequence[str], columns: Columns, row: Row
-) -> str:
-    if isinstance(answer, list) and (len(answer) == 1 or columns.wrong):
-        answer = answer[0]
-    if isinstance(answer, list):
-        raise DataError(
-            f'{row.where}: "{columns.answers}" has {len(answer)} right choices; write one, or '
-            "leave the choices out and accept several texts"
-        )
-    if isinstance(answer, bool):
-        said = {yes_no.canonical(choice): choice for choice in reversed(choices)}
-        answer = said.get("yes" if answer else "no", str(answer))
-    text = _text(answer, f'{row.where}: "{columns.answers}"')
-    letters = LETTERS[: len(choices)]
-    if text in labels:
-        return letters[labels.index(text)]
-    meant = {place for place, choice in enumerate(choices) if choice == text}
-    problem = ""
-    if columns.wrong:
-        return letters[meant.pop()]
-    if (match := _LETTER.fullmatch(text)) and match[1].upper() in tuple(letters):
-        meant.add(letters.index(match[1].upper()))
-    number = _whole(answer)
-    if number is not None:
-        first = _counted_from(row, row.data if isinstance(row, SourceRow) else DataSettings())
-        if first is None and len(columns.choices) > 1 and not meant:
-            problem = "may count from 0 or from 1, and no row tells which"
-        # A number written as a text is an index only if it is no choice, or others are.
-        elif not (meant and isinstance(answer, str) and first is None):
-            meant |= {number - (first or 0)} & set(range(len(choices)))
-    elif not meant and (letter := options.named(text, choices, marked=False)):
-        meant = {letters.find(letter)} - {-1}  # "B. Paris", "Option B", "paris"
-    if len(meant) != 1:
-        problem = problem or (
-            "could mean more than one choice" if meant else "is none of the choices"
-        )
-        index = ", or its index from 0" * (len(columns.choices) == 1)
-        raise DataError(
-            f'{row.where}: "{columns.answers}" {reprlib.repr(answer)} {problem}; write its letter '
-            f"A-{letters[-1]}{',' if index else ' or'} its text{index}"
-        )
-    return letters[meant.pop()]
-
-
-def _text(value: Any, what: str) -> str:
-    if isinstance(value, float | Decimal) and value % 1 == 0:
-        value = int(value)  # whole numbers of a table are floats where one is missing
-    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and value == value:
-        return str(value)  # but not nan, a missing value of a table
-    if not isinstance(value, str) or not value.strip():
-        shown = "null" if value is None else reprlib.repr(value)
-        raise DataError(f"{what} is {shown}; write a text that is not empty")
-    return str(value).strip()
-
-
-def _texts(value: Any, what: str) -> tuple[str, ...]:
-    if value == []:
-        raise DataError(f"{what} is an empty list; write at least one text")
-    return tuple(_text(item, what) for item in (value if isinstance(value, list) else [value]))
+def shortened(text: str) -> str:
+    """Return a text for an error message."""
+    short = " ".join(text.split())
+    return short if len(short) <= 60 else f"{short[:57]}..."

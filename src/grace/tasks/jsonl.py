@@ -1,10 +1,11 @@
 """Your own questions: a file, a folder with train, validation and test files, or a Hub data set.
 
 The source is JSON Lines, CSV, Parquet or `hf:OWNER/NAME[:CONFIG][:SPLIT]` (`grace.store.inputs`),
-with the columns of `grace.tasks.columns`. Optional columns are `id`, `group`, `source` and `split`
-(train, validation or test; in every row or in none). In a folder without a file for a split, each
-file is a source. Without splits the seed divides the questions:
-half for training, a sixth for validation and a third for the test, unless settings say otherwise.
+with the columns of `grace.tasks.columns`, which `grace.tasks.values` reads. Optional columns are
+`id`, `group`, `source` and `split` (train, validation or test; in every row or in none). In a
+folder without a file for a split, each file is a source. Without splits the seed divides the
+questions: half for training, a sixth for validation and a third for the test, unless settings say
+otherwise.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from grace.errors import ConfigError, DataError, UserInputError
 from grace.records import Message, Question
 from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
 from grace.tasks import Split
-from grace.tasks.columns import Unanswered, parse, question_rows, row_id
+from grace.tasks.columns import Unanswered
 from grace.tasks.draw import cut, draw, identity, rank, sizes
 from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
 from grace.tasks.rows import Pools, Row, folder_pools, named_pools, note
+from grace.tasks.values import parse, question_rows, row_id
 
 
 @dataclass(frozen=True, slots=True)

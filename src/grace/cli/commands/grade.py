@@ -173,7 +173,7 @@ def _question(
     import dataclasses
 
     from grace.store.inputs import QUESTION, plain
-    from grace.tasks.columns import SourceRow, parse
+    from grace.tasks.values import SourceRow, parse
 
     if not data.question_field and not any(
         plain(name) in QUESTION and value is not None for name, value in fields.items()

@@ -120,7 +120,7 @@ def _plugins(folder: str) -> Rows:
     from grace.plugins import find
 
     return [
-        {"name": name, "about": _first_line(plugin.file)}
+        {"name": name, "about": _about(name, plugin.file)}
         for name, plugin in find(f"grace.{folder}").items()
     ]
 
@@ -136,7 +136,7 @@ def _strategies() -> Rows:
         shown, strategy, _ = policy(name)
         fields = dataclasses.fields(cast(Any, strategy))
         settings = [f"{field.name}={getattr(strategy, field.name)}" for field in fields]
-        about = [_first_line(plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
+        about = [_about(name, plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
         rows.append({"name": shown, "about": " ".join(about).strip()})
     for name, base in DROPPING.items():
         dropping = f"{base},{DROP}: also abort samples whose confidence falls below 0.1."
@@ -174,5 +174,13 @@ def _settings() -> Rows:
     return [{"name": f"{key} = {default}", "about": doc} for key, default, doc in rows]
 
 
-def _first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+def _about(name: str, file: Path) -> str:
+    """Return the first line about a plug-in: that of its class, if its file has several."""
+    tree: Any = ast.parse(file.read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == name:
+                    tree = classes.get(getattr(value, "id", ""), tree)
+    return (ast.get_docstring(tree) or "").partition("\n")[0]

@@ -156,13 +156,7 @@ def clusters(vector_QD: ArrayLike) -> NDArray[np.int64]:
 def cluster_accuracies(
     cluster_Q: ArrayLike, question_N: ArrayLike, correct_N: Sequence[bool]
 ) -> list[float]:
-    """Return the accuracy in each response's cluster; a question that is noise is its own cluster.
-
-    Args:
-        cluster_Q: every question's cluster, -1 for noise.
-        question_N: every response's question, as a row of `cluster_Q`.
-        correct_N: whether each response is right.
-    """
+    """Return the accuracy in each response's cluster; a question in none (-1) is one of its own."""
     cluster_Q, question_N = np.asarray(cluster_Q), np.asarray(question_N)
     alone_Q = cluster_Q < 0
     own_Q = cluster_Q.max() + 1 + np.arange(len(cluster_Q))

@@ -27,9 +27,9 @@ from grace.pipeline.stages.grade import show_first
 from grace.records import Message, Question, Response, to_json
 from grace.store import CARD, adapter_weights, digest, writing
 from grace.tasks import graded_task
-from grace.tasks.columns import parse, question_rows
 from grace.tasks.prompts import conversation
 from grace.tasks.rows import note
+from grace.tasks.values import parse, question_rows
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,6 +1,5 @@
 """P(True): the probability that the model calls its own response true.
 
-Cost: one more request per response, with the question and the response; nothing is sampled.
 Source: Kadavath et al. 2022 (arXiv 2207.05221), as compared in arXiv 2509.09438.
 """
 
@@ -12,12 +11,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from grace.calibration import log_odds
 from grace.chat import encode_text
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import ModelError
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
-from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.probes import fit_on_states
+from grace.estimators.prompts import (
+    Prompt,
+    Shots,
+    Verdicts,
+    asks_in_text,
+    candidates,
+    draw_shots,
+    tuned,
+)
+from grace.probe.rows import Array
 
 TRUE_FALSE = Prompt(
     "Question: {question}\n Possible answer:{answer}\n Is the possible answer:\n (A) True\n"
@@ -39,7 +49,10 @@ LEADS = ("", " ", "\n")
 
 @dataclass(frozen=True, slots=True)
 class PTrue:
-    """The probability that the model calls its own response true rather than false."""
+    """P(True): the probability that the model calls its own response true.
+
+    Cost: one more request per response, with the question and the response; nothing is sampled.
+    """
 
     template: Literal["true_false", "words", "yes_no"] = setting(
         "true_false",
@@ -94,4 +107,52 @@ def _first_token(tokenizer: Any, lead: str, word: str) -> int:
     return ids[shared]
 
 
-ESTIMATOR = PTrue
+@dataclass(frozen=True, slots=True)
+class PTrueSupervised:
+    """Supervised P(True): logistic regression on the hidden state at the end of the P(True) prompt.
+
+    sigmoid(w . state + bias), fitted on the training responses, in place of the probabilities of
+    two words; the penalty is chosen on folds of the training questions. Cost: one more forward pass
+    per response, over the question and the response.
+    """
+
+    template: Literal["true_false", "words", "yes_no"] = setting(
+        "true_false", "the prompt, as in p_true"
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Fit weights and bias on the training responses."""
+        prompt = TEMPLATES[self.template].prompt
+
+        def read(samples: Samples, rows: Rows) -> list[Array]:
+            no_shots = Shots(text=asks_in_text(samples, engine.tokenizer))
+            contexts = no_shots.contexts(engine.tokenizer, prompt, samples, rows)
+            return [engine.features(contexts, [()] * len(contexts)).last_ND]
+
+        return fit_on_states(read, splits, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class PTrueTuned:
+    """P(True) with prompt and shots chosen on validation answers, and calibrated there.
+
+    sigmoid(a * log-odds of P(True) + b), with the best template and 0, 4 or 8 shots. Cost: one more
+    request per response, as for P(True); the choice takes one per prompt and number of shots for
+    each of at most 200 validation answers.
+    """
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Choose template and shots, then fit slope and offset."""
+        choices = [PTrue(template, shots) for template, shots in candidates(splits, TEMPLATES)]
+        return tuned(choices, lambda p: float(log_odds(p)), splits, engine, seed)
+
+
+ESTIMATORS = {
+    "p_true": PTrue,
+    "p_true_supervised": PTrueSupervised,
+    "p_true_tuned": PTrueTuned,
+}

@@ -1,6 +1,5 @@
-"""Verbalised confidence: the model is asked how sure it is, and a number is parsed from its reply.
+"""Verbalised confidence: the model is asked how sure it is, and its reply is parsed.
 
-Cost: one more request per response, with a reply of at most `max_new_tokens`. It needs only text.
 Sources: Tian et al. 2023 (arXiv 2305.14975); the percent prompt is that of Apricot's published
 code (arXiv 2403.05973).
 """
@@ -15,7 +14,7 @@ from typing import ClassVar, Literal
 from grace.config import setting
 from grace.engines import Engine, Sampling
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
-from grace.estimators.prompted.prompts import Prompt, Shots, Verdicts, draw_shots
+from grace.estimators.prompts import Prompt, Shots, Verdicts, candidates, draw_shots, tuned
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
 PROBABILITY = (
@@ -43,9 +42,10 @@ SHARE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*(?:/|out of)\s*(100?)\b(?!\.\d)
 
 @dataclass(frozen=True, slots=True)
 class Verbal:
-    """The confidence that the model states; None where no number can be parsed from its reply.
+    """Verbalised confidence: the model is asked how sure it is, and a number is parsed.
 
-    One minus the share of None is the parse success rate.
+    None where there is no number; one minus the share of None is the parse success rate. Cost: one
+    more request per response, with a reply of at most `max_new_tokens`. It needs only text.
     """
 
     template: Literal["percent", "percent_turn", "probability"] = setting(
@@ -103,4 +103,32 @@ def stated_confidence(reply: str, *, percent: bool) -> float | None:
     return value if value <= 1 else None
 
 
-ESTIMATOR = Verbal
+@dataclass(frozen=True, slots=True)
+class VerbalTuned:
+    """Verbalised confidence with prompt and shots chosen, and calibrated, on validation answers.
+
+    sigmoid(a * stated confidence + b), with the best template and 0, 4 or 8 shots. Cost: one more
+    request per response, as for Verbal; the choice takes one per prompt and number of shots for
+    each of at most 200 validation answers.
+    """
+
+    max_new_tokens: int = setting(20, "longest reply, in tokens", low=1)
+    unparsed: Literal["none", "half"] = setting(
+        "none", "for a reply without a number, as in verbal"
+    )
+
+    answers: ClassVar[Answers] = "base"
+
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Choose template and shots, then fit slope and offset."""
+        choices = [
+            Verbal(template, self.max_new_tokens, self.unparsed, shots)
+            for template, shots in candidates(splits, PROMPTS)
+        ]
+        return tuned(choices, float, splits, engine, seed)
+
+
+ESTIMATORS = {
+    "verbal": Verbal,
+    "verbal_tuned": VerbalTuned,
+}

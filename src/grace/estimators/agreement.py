@@ -1,9 +1,6 @@
-"""Semantic entropy: how much further samples of the question disagree in meaning.
+"""Estimators that compare further samples of the same question.
 
-Cost: `samples` more answers to each question, drawn at `sample.draw_temperature`. Answers mean the
-same when they are equal after normalisation, or alike by ROUGE-L; the published method asks a
-language model instead, which short answers do not need.
-Source: Kuhn et al. 2023 (arXiv 2302.09664); counts as in Farquhar et al. 2024 (Nature 630).
+Cost: `samples` more answers to each question, drawn at `sample.draw_temperature`.
 """
 
 from __future__ import annotations
@@ -22,9 +19,12 @@ from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Value
 
 @dataclass(frozen=True, slots=True)
 class SemanticEntropy:
-    """1 - H / log(samples), with H the entropy over clusters of answers of the same meaning.
+    """Semantic entropy: how much further samples of the question disagree in meaning.
 
-    All responses to one question have the same value.
+    1 - H / log(samples), with H the entropy over clusters of answers of the same meaning: equal
+    after normalisation, or alike by ROUGE-L; the published method asks a language model instead,
+    which short answers do not need. All responses to one question have the same value.
+    Source: Kuhn et al. 2023 (arXiv 2302.09664); counts as in Farquhar et al. 2024 (Nature 630).
     """
 
     samples: int = setting(10, "further samples per question", low=2)
@@ -79,4 +79,41 @@ def same_answer(first: str | None, second: str | None, rouge_threshold: float) -
     return first == second or alike(first, second, rouge_threshold)
 
 
-ESTIMATOR = SemanticEntropy
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """Consistency: how often further samples of the question give the same answer.
+
+    The share of further samples whose answer agrees with that of the response. A sample without an
+    answer agrees with nothing; a response without an answer has no value.
+    Source: the share behind self-consistency, Wang et al. 2023 (arXiv 2203.11171).
+    """
+
+    samples: int = setting(10, "further samples per question", low=1)
+    rouge_threshold: float = setting(
+        0.3, "smallest ROUGE-L F1 of two answers that agree; 0: they must be equal", low=0, high=1
+    )
+
+    answers: ClassVar[Answers] = "base"
+    draws: ClassVar[bool] = True
+
+    def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
+        """Nothing is fitted."""
+        return of_ended(self._rate)
+
+    def _rate(self, samples: Samples, rows: Rows) -> Values:
+        draws = samples.draw(self.samples)
+
+        def agreement(row: int) -> float | None:
+            answer = samples.answers[row]
+            if answer is None:
+                return None
+            agree = [same_answer(answer, draw.answer, self.rouge_threshold) for draw in draws[row]]
+            return sum(agree) / len(agree)
+
+        return [agreement(row) for row in rows]
+
+
+ESTIMATORS = {
+    "consistency": Consistency,
+    "semantic_entropy": SemanticEntropy,
+}

@@ -1,17 +1,20 @@
-"""Prompts that ask the model about a response, with examples (shots) before them."""
+"""Prompts that ask the model about a response, shots before them, and the choice of the best."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from grace.answers import lettered
+from grace.calibration import Platt, log_losses
 from grace.chat import answering_at_once, encode_chat, has_chat_template, is_text
 from grace.engines import Engine
-from grace.errors import DataError
-from grace.estimators import Rows, Samples, Splits, ended_rows
+from grace.errors import ComputeError, DataError, ModelError
+from grace.estimators import Estimator, Fitted, Rows, Samples, Splits, Values, ended_rows
+from grace.estimators.recalibrated import logistic
 from grace.records import Message, Question
 
 
@@ -116,3 +119,57 @@ def with_options(question: Question) -> str:
     """Return the question's text, with its options below if it has any."""
     lines = lettered(question.choices)
     return "\n".join([question.text, *(["Options:", *lines] if lines else [])])
+
+
+SHOTS = (0, 4, 8)
+MOST = 200  # validation answers on which prompts are compared
+Score = Callable[[float], float]
+
+
+def candidates(splits: Splits, templates: Iterable[str]) -> list[tuple[Any, int]]:
+    """Return every template with every number of shots that the training answers suffice for."""
+    available = len(ended_rows(splits.train))
+    return list(itertools.product(templates, [count for count in SHOTS if count <= available]))
+
+
+def tuned(
+    choices: Iterable[Estimator], score: Score, splits: Splits, engine: Engine, seed: int
+) -> Fitted:
+    """Choose the best of several estimators, and put a logistic regression of its score after it.
+
+    They are compared by the log loss of such a regression on at most `MOST` validation answers; for
+    an answer without a value the share of right answers is taken. Those whose prompts the model
+    cannot take are left out. If none gives any value, the result gives None to every answer.
+    """
+    few = splits.validation.part(range(min(MOST, len(splits.validation.responses))))
+    tried: list[tuple[Fitted, Values]] = []
+    refused: ModelError | None = None
+    for choice in choices:
+        try:
+            fitted = choice.fit(splits, engine, seed)
+            tried.append((fitted, _scored(fitted, score)(few)))
+        except ComputeError:  # says nothing about the prompt
+            raise
+        except ModelError as error:
+            refused = error
+    if refused is not None and not tried:
+        raise refused
+    useful = [one for one in tried if any(value is not None for value in one[1])]
+    if not useful:
+        return Fitted(lambda samples: [None] * len(samples.responses))
+    best, _ = min(useful, key=lambda one: _log_loss(one[1], few.correct))
+    return logistic(_scored(best, score), splits)
+
+
+def _scored(fitted: Fitted, score: Score) -> Callable[[Samples], Values]:
+    return lambda samples: [None if v is None else score(v) for v in fitted.rate(samples)]
+
+
+def _log_loss(scores: Values, correct: Sequence[bool]) -> float:
+    """Return the training loss of a logistic regression of correctness on the scores."""
+    right_N = np.array(correct, dtype=float)
+    scored_N = np.array([value is not None for value in scores])
+    p_N = np.full(len(right_N), (right_N.sum() + 1) / (len(right_N) + 2))
+    score_K = np.array([value for value in scores if value is not None])
+    p_N[scored_N] = Platt.fit(score_K, right_N[scored_N], loss="log").transform(score_K)
+    return float(log_losses(p_N, right_N).mean())

@@ -1,1 +1,0 @@
-"""Estimators from the token log-probabilities that were recorded while sampling."""

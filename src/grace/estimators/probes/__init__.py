@@ -1,1 +1,0 @@
-"""Estimators trained on the backbone's hidden states."""

@@ -1,1 +1,0 @@
-"""Estimators that prompt the model about its response: P(True) and verbalised confidence."""

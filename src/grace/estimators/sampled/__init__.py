@@ -1,1 +1,0 @@
-"""Estimators that compare further samples of the same question."""

@@ -1,0 +1,319 @@
+"""Read questions from the rows of the user's own data: text, choices, and the right ones.
+
+The right choice is its letter, its label, its text or its number; whether numbers count from 0 or
+from 1 is read from all rows of the source (`_counted_from`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from grace.answers import LETTERS, options, yes_no
+from grace.answers.finding import boxed
+from grace.config import DataSettings
+from grace.errors import DataError
+from grace.records import Question
+from grace.store.inputs import Row, Untyped, plain, read_rows
+from grace.tasks.columns import (
+    LETTER,
+    SHAPES,
+    Columns,
+    is_empty,
+    key_among,
+    log_columns,
+    missing,
+    refuse_unread_choices,
+    row_columns,
+    row_options,
+    shortened,
+    spelt_in,
+    table_columns,
+    whole_number,
+)
+from grace.tasks.draw import content_id
+from grace.tasks.rows import note
+
+_OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
+
+
+class SourceRow(Row):
+    """A row that knows its source, and so how its source counts options."""
+
+    source: str
+    data: DataSettings
+
+
+def question_rows(
+    source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
+) -> Iterator[Row]:
+    """Yield the rows of a source; of a table, only the columns of a question are read.
+
+    The columns are logged once if their names leave a doubt.
+    """
+    if str(source) == "-":
+        raise DataError(
+            "questions cannot come from a pipe, because they are read more than once; save them "
+            "to a file"
+        )
+    table: Sequence[str] = ()
+
+    def choose(names: Sequence[str]) -> Sequence[str]:
+        nonlocal table
+        table = names
+        return table_columns(names, data, str(source))
+
+    for number, (where, fields) in enumerate(read_rows(source, start, stop, choose)):
+        row = SourceRow(where, fields)
+        row.source, row.data = str(source), data
+        if number == 0:
+            log_columns(source, table, row, data)
+        yield row
+
+
+def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) -> Question:
+    """Return the question of a row; without `graded` it may lack the answers."""
+    where, data = row.where, data or DataSettings()
+    fields, columns = row_columns(row, data)
+    if not columns.choices:
+        refuse_unread_choices(fields, columns, where)
+    text = _text(fields[columns.question], f'{where}: "{columns.question}"')
+    choices, labels = _choices(fields, columns, where)
+    answer = _unfolded(fields, columns.answers, where) if columns.answers else None
+    answers: tuple[str, ...] = ()
+    if choices and (whole_number(answer) or 0) < 0:
+        answer = None  # as the Hub's data sets mark a hidden answer
+    if answer is None and graded:
+        raise missing("answer" if choices else "answers", "answer", list(fields), data, where)
+    if answer is not None and choices:
+        answers = (_right_letter(answer, choices, labels, columns, row),)
+    elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
+        answers = ("yes", "true") if str(answer).strip().lower() == "true" else ("no", "false")
+    elif answer is not None:
+        answers = _texts(answer, f'{where}: "{columns.answers}"')
+    name = row_id(row) or content_id("jsonl", text, choices)
+    kept = [
+        "" if fields.get(key) is None else _text(fields[key], f'{where}: "{key}"')
+        for key in ("group", "source")
+    ]
+    return Question(name, "jsonl", text, answers, choices, *kept)
+
+
+def read_options(row: Row) -> tuple[str, ...]:
+    """Return the options of a row's question, () for an open one."""
+    fields, columns = row_options(row)
+    return _choices(fields, columns, row.where)[0]
+
+
+def row_id(row: Row) -> str:
+    """Return the id that a row gives its question, "" where it gives none."""
+    name = row.fields.get("id")
+    return "" if name is None else _text(name, f'{row.where}: "id"')
+
+
+def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
+    """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it.
+
+    Any other value stays as it is.
+    """
+    what = f'{where}: "{name}"'
+    value = spelt_in(fields[name], what)
+    if (
+        isinstance(value, Untyped)
+        and plain(name).endswith("answers")
+        and re.search(r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]", value)
+    ):
+        raise DataError(
+            f'{what} may be several texts: {shortened(value)}; write a list: ["a", "b"]'
+        )
+    if isinstance(value, str):
+        last = value.rpartition("\n#### ")[2]
+        return spelt_in(next(iter(boxed(value)), last), what)
+    if isinstance(value, list) and any(isinstance(v, dict) and _is_flagged(v) for v in value):
+        raise DataError(
+            f'{what} has wrong answers, too; write the right ones, or all as "choices" and the '
+            'letter of the right one as "answer"'
+        )
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], bool):
+        return value[0]
+    parts = [_accepted(part) for part in value] if isinstance(value, list) else [_accepted(value)]
+    if isinstance(value, list) or (isinstance(value, dict) and parts[0] is not value):
+        flat = [text for part in parts for text in (part if isinstance(part, list) else [part])]
+        return list(dict.fromkeys(flat)) if any(isinstance(p, list) for p in parts) else flat
+    return value
+
+
+def _is_flagged(value: dict[str, Any]) -> bool:
+    return any(flag is False and plain(name).endswith("correct") for name, flag in value.items())
+
+
+def _accepted(value: Any) -> Any:
+    """Return the accepted texts in an object: its text, or its value and the aliases."""
+    if not isinstance(value, dict) or not (key := key_among(value, ("text", "value", "span"))):
+        return value
+    others = value.get(key_among(value, ("aliase",))) or []  # without its s
+    first = value[key]
+    return [
+        *(first if isinstance(first, list) else [first]),
+        *(others if isinstance(others, list) else [others]),
+    ]
+
+
+def _choices(
+    fields: dict[str, Any], columns: Columns, where: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the choices, and their labels if they have any, as in ARC and MedQA."""
+    if not columns.choices:
+        return (), ()
+    what = f'{where}: "{columns.choices[0]}"'
+    labels: Any = ()
+    if columns.wrong:
+        value = [fields[name] for name in columns.choices if not is_empty(fields[name])]
+        value = spelt_in(value[0], what) if len(columns.choices) == 1 and value else value
+        right = _texts(_unfolded(fields, columns.answers, where), f'{where}: "{columns.answers}"')
+        choices = (*right[:1], *_texts(value, what))
+        # in an order that says nothing about which is right
+        return tuple(sorted(dict.fromkeys(choices), key=_mixed)), ()
+    if len(columns.choices) > 1:
+        texts = tuple(_text(fields[key], f'{where}: "{key}"') for key in columns.choices)
+        return texts, columns.choices
+    value = spelt_in(fields[columns.choices[0]], what)
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        label, text = (key_among(value[0], names) for names in SHAPES)
+        labels = [item.get(label) for item in value] if label else ()
+        value = [item.get(text) for item in value]
+    elif isinstance(value, dict) and (key := key_among(value, ("text",))):
+        value, labels = value[key], value.get(key_among(value, ("label",))) or ()
+    elif isinstance(value, dict):  # {"A": "21", "B": "23"}
+        labels = [label for label, text in value.items() if text is not None]
+        value = [value[label] for label in labels]
+    choices = _texts(value, what)
+    own = [_OWN_LETTER.match(text) for text in choices]
+    if [match and match[1].upper() for match in own] == [*LETTERS[: len(choices)]]:
+        choices = tuple(
+            text[match.end() :] for text, match in zip(choices, own, strict=True) if match
+        )
+    if not 2 <= len(choices) <= len(LETTERS):
+        count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
+        example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
+        raise DataError(f"{where}: {count}; give 2 to {len(LETTERS)}{example}")
+    labels = _texts(labels, f'{where}: a label of "{columns.choices[0]}"') if labels else ()
+    if labels and len(labels) != len(choices):
+        count = f"{len(labels)} label{'s' * (len(labels) != 1)}"
+        raise DataError(f"{what} has {count} for {len(choices)} choices; give one each")
+    return choices, labels
+
+
+def _mixed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _counts(row: Row, data: DataSettings) -> tuple[int, int] | None:
+    """Return the number that a row's answer must be, as it is no choice, and how many there are."""
+    with contextlib.suppress(DataError):
+        fields, columns = row_columns(row, data)
+        if columns.choices and columns.answers and not columns.wrong:
+            choices, labels = _choices(fields, columns, row.where)
+            answer = _unfolded(fields, columns.answers, row.where)
+            number = whole_number(answer)
+            if number is not None and str(number) not in {*choices, *labels}:
+                return number, len(choices)
+    return None
+
+
+def _counted_from(row: Row, data: DataSettings) -> int | None:
+    """Return whether the numbers of answers count from 0 or from 1, None if no row tells."""
+    if isinstance(row, SourceRow):
+        path = Path(row.source)
+        stamp = path.stat().st_mtime_ns if path.is_file() else 0
+        return _count_source(row.source, row.data, stamp)
+    return _first_place([row], data)
+
+
+@functools.lru_cache
+def _count_source(source: str, data: DataSettings, stamp: int) -> int | None:
+    return _first_place(question_rows(source, data), data, source)
+
+
+def _first_place(rows: Iterable[Row], data: DataSettings, source: str = "") -> int | None:
+    zero = last = ""
+    for row in rows:
+        number, count = _counts(row, data) or (-1, 0)
+        zero = zero or row.where * (number == 0)
+        last = last or row.where * (number == count)
+    if zero and last:
+        raise DataError(
+            f"{zero} counts the choices from 0 and {last} from 1; write letters: A, B, ..."
+        )
+    if source and last:
+        note(f"{source}: the answers count the choices from 1")
+    return 0 if zero else 1 if last else None
+
+
+def _right_letter(
+    answer: Any, choices: Sequence[str], labels: Sequence[str], columns: Columns, row: Row
+) -> str:
+    if isinstance(answer, list) and (len(answer) == 1 or columns.wrong):
+        answer = answer[0]
+    if isinstance(answer, list):
+        raise DataError(
+            f'{row.where}: "{columns.answers}" has {len(answer)} right choices; write one, or '
+            "leave the choices out and accept several texts"
+        )
+    if isinstance(answer, bool):
+        said = {yes_no.canonical(choice): choice for choice in reversed(choices)}
+        answer = said.get("yes" if answer else "no", str(answer))
+    text = _text(answer, f'{row.where}: "{columns.answers}"')
+    letters = LETTERS[: len(choices)]
+    if text in labels:
+        return letters[labels.index(text)]
+    meant = {place for place, choice in enumerate(choices) if choice == text}
+    problem = ""
+    if columns.wrong:
+        return letters[meant.pop()]
+    if (match := LETTER.fullmatch(text)) and match[1].upper() in tuple(letters):
+        meant.add(letters.index(match[1].upper()))
+    number = whole_number(answer)
+    if number is not None:
+        first = _counted_from(row, row.data if isinstance(row, SourceRow) else DataSettings())
+        if first is None and len(columns.choices) > 1 and not meant:
+            problem = "may count from 0 or from 1, and no row tells which"
+        # A number written as a text is an index only if it is no choice, or others are.
+        elif not (meant and isinstance(answer, str) and first is None):
+            meant |= {number - (first or 0)} & set(range(len(choices)))
+    elif not meant and (letter := options.named(text, choices, marked=False)):
+        meant = {letters.find(letter)} - {-1}  # "B. Paris", "Option B", "paris"
+    if len(meant) != 1:
+        problem = problem or (
+            "could mean more than one choice" if meant else "is none of the choices"
+        )
+        index = ", or its index from 0" * (len(columns.choices) == 1)
+        raise DataError(
+            f'{row.where}: "{columns.answers}" {reprlib.repr(answer)} {problem}; write its letter '
+            f"A-{letters[-1]}{',' if index else ' or'} its text{index}"
+        )
+    return letters[meant.pop()]
+
+
+def _text(value: Any, what: str) -> str:
+    if isinstance(value, float | Decimal) and value % 1 == 0:
+        value = int(value)  # whole numbers of a table are floats where one is missing
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool) and value == value:
+        return str(value)  # but not nan, a missing value of a table
+    if not isinstance(value, str) or not value.strip():
+        shown = "null" if value is None else reprlib.repr(value)
+        raise DataError(f"{what} is {shown}; write a text that is not empty")
+    return str(value).strip()
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    if value == []:
+        raise DataError(f"{what} is an empty list; write at least one text")
+    return tuple(_text(item, what) for item in (value if isinstance(value, list) else [value]))
