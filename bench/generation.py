@@ -122,7 +122,7 @@ def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -
 @contextlib.contextmanager
 def batch_by_batch() -> Iterator[None]:
     """Make units of work as large as a batch, so that no row takes the place of another."""
-    usual, transformers.ROWS_TO_COME = transformers.ROWS_TO_COME, 1
+    usual, transformers.ROWS_TO_COME = transformers.ROWS_TO_COME, {"cpu": 1, "cuda": 1}
     yield
     transformers.ROWS_TO_COME = usual
 

@@ -500,7 +500,7 @@ def test_no_prompts_give_no_results(tiny):
 
 
 def test_the_plan_is_by_length_within_the_budget_and_repeats(tiny):
-    engine = engine_of(tiny, batch_size=1)  # a unit has eight rows for each one in flight
+    engine = engine_of(tiny, batch_size=2)  # a unit has four rows for each one in flight
     prompts = tiny_models.prompts(engine.tokenizer, 16)
     plan = engine.plan(prompts, num_samples=2)
     assert plan == engine.plan(prompts, num_samples=2)
@@ -512,7 +512,7 @@ def test_the_plan_is_by_length_within_the_budget_and_repeats(tiny):
 
 
 def test_one_unit_of_the_plan_is_bitwise_what_the_whole_run_gives(tiny):
-    engine = engine_of(tiny, batch_size=3)
+    engine = engine_of(tiny, batch_size=6)
     prompts = tiny_models.prompts(engine.tokenizer, 12)
     keys = [f"q{i}" for i in range(12)]
     whole = generate(engine, prompts, SAMPLED, keys)

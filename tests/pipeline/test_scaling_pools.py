@@ -284,7 +284,7 @@ def in_units(finished: Path, tmp_path: Path) -> Any:
     def copy(name: str) -> Path:
         path = shutil.copytree(finished / "run", tmp_path / name / "run")
         config = read_json(path / "config.json")
-        config["settings"]["sample"]["batch_size"] = 2  # 16 rows a unit
+        config["settings"]["sample"]["batch_size"] = 3  # 12 rows a unit
         (path / "config.json").write_text(json.dumps(config))
         return path
 

@@ -18,7 +18,7 @@ from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Generation
 
-ROWS_TO_COME = 8  # rows of a unit of work for each one that is sampled side by side
+ROWS_TO_COME = {"cpu": 4, "cuda": 8}  # rows of a unit for each one that is in flight
 
 
 class TransformersEngine(LocalScorer):
@@ -89,10 +89,11 @@ class TransformersEngine(LocalScorer):
         ended make place for others. The plan depends on the arguments alone, and the results of a
         unit do not depend on the units before it.
         """
+        times = ROWS_TO_COME.get(self.device.type, 4)
         return group(
             prompts,
-            max_rows=ROWS_TO_COME * self.batch_size,
-            max_tokens=ROWS_TO_COME * self._most_tokens(),
+            max_rows=times * self.batch_size,
+            max_tokens=times * self._most_tokens(),
             num_samples=num_samples,
             new_tokens=max_new_tokens,
             even=False,
