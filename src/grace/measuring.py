@@ -124,12 +124,53 @@ def measure(
     return report
 
 
-def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
-    """Return the graded responses of a file, of the shards in a directory, or of rows."""
-    rated: list[GradedAnswer] = []
+class Both(NamedTuple):
+    """The first graded answers of two models to the same questions, and how many had no partner.
+
+    `likelihood` are the small model's sequence log-probabilities, None where one is missing.
+    """
+
+    confidence: list[float | None]
+    small: list[bool]
+    large: list[bool]
+    likelihood: list[float] | None
+    alone: int
+
+
+def read_both(small: str | Path, large: str | Path) -> Both:
+    """Return the graded answers of two models to the same questions; the large one needs no c."""
+    theirs: dict[str, GradedAnswer] = {}
+    for row in read_answers(large, rated=False).rated:
+        theirs.setdefault(row.question, row)
+    ours: dict[str, GradedAnswer] = {}
+    for row in read_answers(small).rated:
+        ours.setdefault(row.question, row)
+    shared = [name for name in ours if name and name in theirs]
+    if not shared:
+        raise DataError(
+            f"no question is in both {small} and {large}; give both the same question_id or "
+            "question"
+        )
+    rows = [ours[name] for name in shared]
+    sums = [sum(row.logprobs) for row in rows if row.logprobs is not None]
+    return Both(
+        [row.confidence for row in rows],
+        [row.correct for row in rows],
+        [theirs[name].correct for name in shared],
+        sums if len(sums) == len(rows) else None,
+        len(ours.keys() | theirs.keys()) - len(shared),
+    )
+
+
+def read_answers(
+    source: str | Path | Iterable[Mapping[str, Any]], *, rated: bool = True
+) -> Answers:
+    """Return the graded responses of a source, which without `rated` need no confidence."""
+    found: list[GradedAnswer] = []
     count: Counter[str] = Counter()
     for where, fields in _rows(source):
-        confidence, correct = confidence_in(fields, where), grade_in(fields, where)
+        confidence = confidence_in(fields, where) if rated else None
+        correct = grade_in(fields, where)
         question, asked = question_in(fields)
         number, count[question] = count[question], count[question] + 1
         if correct is None:
@@ -142,13 +183,13 @@ def read_answers(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
         familiar = _share(fields.get("familiar"), "familiar", where)
         kind = (_as_text(fields.get("source")), familiar)
         keys = tuple(keys_in(fields))
-        rated.append(GradedAnswer(*about, confidence, correct, logprobs, keys, *kind))
-    ungraded = count.total() - len(rated)
-    if not rated:
+        found.append(GradedAnswer(*about, confidence, correct, logprobs, keys, *kind))
+    ungraded = count.total() - len(found)
+    if not found:
         name = str(source) if isinstance(source, str | Path) else "the rows"
         problem = f"{ungraded} responses, none of them graded" if ungraded else "no responses"
         raise DataError(f"{name}: {problem}; give some with correct: true or false")
-    return Answers(rated, ungraded)
+    return Answers(found, ungraded)
 
 
 def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:

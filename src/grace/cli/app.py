@@ -12,6 +12,7 @@ import typer
 from grace.cli import demo
 from grace.cli.commands import (
     ask,
+    cascade,
     fit,
     grade,
     label,
@@ -68,6 +69,7 @@ app.command(epilog=recalibrate.EXAMPLES)(recalibrate.recalibrate)
 app.command(epilog=fit.EXAMPLES)(fit.fit)
 app.command(epilog=scale.SCALE_EXAMPLES)(scale.scale)
 app.command(epilog=scale.THRESHOLD_EXAMPLES)(scale.threshold)
+app.command(epilog=cascade.EXAMPLES)(cascade.cascade)
 app.command(epilog=run.TRAIN_EXAMPLES)(run.train)
 app.command(epilog=label.EXAMPLES)(label.label)
 app.command(epilog=serve.SERVE_EXAMPLES)(serve.serve)

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from grace.server.app import create_app
 from grace.server.running import bind, leave, serve
-from grace.server.settings import ServerSettings
+from grace.server.settings import FallbackSettings, ServerSettings
 
-__all__ = ["ServerSettings", "bind", "create_app", "leave", "serve"]
+__all__ = ["FallbackSettings", "ServerSettings", "bind", "create_app", "leave", "serve"]

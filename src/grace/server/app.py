@@ -69,7 +69,7 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        service.line.close()
+        await service.close()
 
     app = FastAPI(
         title="GrACE",

@@ -47,6 +47,12 @@ class Counters:
             "Answers cut before their end, and votes in which no answer was found",
             registry=registry,
         )
+        self.cascade = Counter(
+            "grace_cascade",
+            "Answers of a server with a fallback: kept, forwarded to it, or kept as it failed",
+            ["outcome"],
+            registry=registry,
+        )
         waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
         waiting.set_function(count_waiting)
 

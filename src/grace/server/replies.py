@@ -19,6 +19,7 @@ from grace.server.jobs.completion import Ended, Piece, Token
 from grace.server.jobs.line import ClientGone
 from grace.server.jobs.queue import Finished
 
+OTHER = "another model has answered, whose confidence is not known"
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 GraceFields = Callable[[str, Ended], Json]
@@ -91,7 +92,7 @@ class Envelope:
             "finish_reason": "tool_calls" if called else ended.finish_reason,
             "confidence": ended.confidence,
             **without(ended),
-            "calibrated": self.calibrated,
+            "calibrated": self.calibrated and not ended.by_other,
             **({} if ended.familiar is None else {"familiar": ended.familiar}),
         }
 
@@ -124,6 +125,8 @@ def without(ended: Ended) -> Json:
     """Return why a choice has no confidence, empty if it has one."""
     if ended.confidence is not None:
         return {}
+    if ended.by_other:
+        return {"no_confidence": OTHER}
     return {"no_confidence": CUT if ended.finish_reason == "length" else EMPTY}
 
 
@@ -242,16 +245,21 @@ class Answer:
             self._pieces[event.choice].append(event)
         elif isinstance(event, Ended):
             self._ends[event.choice] = event
-            self._counters.count_answer(event.confidence, event.familiar)
+            if not event.by_other:
+                self._counters.count_answer(event.confidence, event.familiar)
         elif isinstance(event, Finished):
             self._counters.count_tokens(event)
 
     def _grace(self, finished: Finished) -> Json:
         """Return the `grace` object of the answer, empty where there is none."""
-        if self._grace_fields is None:
-            return {}
-        text = "".join(piece.text for piece in self._pieces[0])
-        return {"grace": (finished.value or {}) | self._grace_fields(text, self._ends[0])}
+        told = finished.value or {}
+        if self._grace_fields is not None:
+            text = "".join(piece.text for piece in self._pieces[0])
+            fields = self._grace_fields(text, self._ends[0])
+            if self._ends[0].by_other:  # it reaches no threshold of this model's
+                fields = {name: fields[name] for name in ("answer",) if name in fields}
+            told = told | fields
+        return {"grace": told} if told else {}
 
 
 def _line(value: Json) -> bytes:

@@ -18,6 +18,7 @@ from grace.model.rules import answering, usual_budget
 from grace.records import EMPTY, Message
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
+from grace.server.fallback import Fallback
 from grace.server.jobs.backends import Backend
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
 from grace.server.jobs.line import Line
@@ -46,6 +47,15 @@ class Service:
         self.line = Line(self.backend, settings.timeout_s)
         encode_text(model.engine.tokenizer, "")  # copies the tokenizer now, not in a request
         self.counters = Counters(lambda: len(self.backend.queue.waiting))
+        self._fallback: Fallback | None = None
+        if (other := settings.fallback) is not None:
+            self._fallback = Fallback(other, settings.name, self.counters, settings.timeout_s)
+
+    async def close(self) -> None:
+        """Take no more jobs, end those that run, and close connections."""
+        self.line.close()
+        if self._fallback is not None:
+            await self._fallback.close()
 
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
@@ -234,6 +244,13 @@ class Service:
         refuse_longer(engine.tokenizer, [one["content"] for one in messages], engine.limit)
         return encode_chat(engine.tokenizer, messages)
 
+    def _to_others(self, body: ChatRequest) -> list[Message]:
+        """Return the conversation as another server reads it: with the options of a question."""
+        if body.grace is None or not body.grace.choices:
+            return body.chat
+        asked = self.model.messages(body.question, body.grace.choices)
+        return [one | {"role": "user"} if one["role"] == "text" else one for one in asked]
+
     async def _answer(
         self,
         body: ChatRequest | CompletionRequest,
@@ -248,6 +265,8 @@ class Service:
         """
         answer = Answer(envelope, self.counters, grace_fields)
         arriving = self.line.events(job, request)
+        if self._fallback is not None and isinstance(body, ChatRequest) and body.n == 1:
+            arriving = self._fallback.events(arriving, body, self._to_others(body))
         if not body.stream:
             return JSONResponse(await answer.whole(arriving))
         first = await anext(arriving)

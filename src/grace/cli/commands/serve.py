@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from grace.model import Model
-    from grace.server import ServerSettings
+    from grace.server import FallbackSettings, ServerSettings
 
 
 SERVE_EXAMPLES = examples(
@@ -26,6 +26,8 @@ SERVE_EXAMPLES = examples(
 PROXY_EXAMPLES = examples(
     "grace proxy --upstream http://127.0.0.1:8001",
     "grace proxy exported/qwen --upstream http://gpu:8001 --model lora --api-key $KEY",
+    "grace proxy exported/qwen --upstream http://gpu:8001 --fallback http://big:8002 "
+    "--fallback-model qwen-72b --below 0.7",
 )
 EXPORT_EXAMPLES = examples(
     "grace export runs/qwen exported/qwen",
@@ -68,6 +70,26 @@ AllowHost = Annotated[
 Timeout = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds until a request fails.")
 ]
+FallbackUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--fallback",
+        metavar="URL",
+        help="Address of a server with a bigger model, which answers below a confidence.",
+    ),
+]
+FallbackModel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Name of the bigger model on its server.")
+]
+FallbackKey = Annotated[
+    str, typer.Option(envvar="GRACE_FALLBACK_KEY", help="API key of the bigger model's server.")
+]
+Below = Annotated[
+    float | None,
+    typer.Option(
+        metavar="TAU", help="Confidence below which the bigger model is asked (`grace cascade`)."
+    ),
+]
 
 
 def serve(
@@ -81,6 +103,10 @@ def serve(
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,
     allow_host: AllowHost = None,
+    fallback: FallbackUrl = None,
+    fallback_model: FallbackModel = None,
+    fallback_key: FallbackKey = "",
+    below: Below = None,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -96,6 +122,7 @@ def serve(
         max_waiting=max_waiting,
         timeout_s=timeout,
         hosts=(host, *_host_names(allow_host)),
+        fallback=_fallback(fallback, fallback_model, fallback_key, below),
     )
     with bind(host, port) as bound:  # so that a port that is taken is an error before loading
         model = load(path, base=base, device=device, dtype=dtype)
@@ -135,6 +162,10 @@ def proxy(
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,
     allow_host: AllowHost = None,
+    fallback: FallbackUrl = None,
+    fallback_model: FallbackModel = None,
+    fallback_key: FallbackKey = "",
+    below: Below = None,
 ) -> None:
     """Serve the API of `grace serve` for a model that runs in vLLM, SGLang or llama-server.
 
@@ -145,6 +176,7 @@ def proxy(
     from grace.server import ServerSettings, bind
 
     upstream_key = read_key(upstream_key)
+    other = _fallback(fallback, fallback_model, fallback_key, below)
     with bind(host, port) as bound:
         served = path or served_directory(upstream, model=model, api_key=upstream_key)
         connected = connect(
@@ -165,6 +197,7 @@ def proxy(
             max_waiting=max_waiting,
             timeout_s=timeout,
             hosts=(host, *_host_names(allow_host)),
+            fallback=other,
         )
         _run(connected, served, settings, bound, host)
 
@@ -243,6 +276,20 @@ def _show_upstream(engine: Any) -> None:
     served, software = engine.served, engine.remote.software
     ran = f"{software} {served.version}".strip() if served.version or software != "vLLM" else ""
     print(f"upstream: {served.model} on {ran or 'a server'}")
+
+
+def _fallback(
+    url: str | None, model: str | None, key: str, below: float | None
+) -> FallbackSettings | None:
+    from grace.server import FallbackSettings
+
+    if url is None and model is None and below is None:
+        return None
+    if url is None or model is None or below is None:
+        raise ConfigError(
+            "a bigger model needs --fallback URL, --fallback-model NAME and --below TAU, all three"
+        )
+    return FallbackSettings(url=url, model=model, below=below, api_key=read_key(key))
 
 
 def _host_names(allowed: list[str] | None) -> list[str]:

@@ -61,7 +61,7 @@ class Upstream:
         retries: int = 4,
         max_in_flight: int = 64,
     ) -> None:
-        self.url = _checked(url)
+        self.url = checked_url(url)
         check_number("max_in_flight", max_in_flight, least=1)
         check_number("retries", retries, least=0)
         if not isinstance(timeout_s, int | float) or not timeout_s > 0:
@@ -284,7 +284,8 @@ def _client(api_key: str, timeout_s: float) -> AsyncClient:
     )
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str) -> str:
+    """Return a server's address without `/v1`, refused if it is none."""
     from urllib.parse import urlsplit
 
     from httpx2 import URL, InvalidURL

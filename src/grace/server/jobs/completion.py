@@ -49,12 +49,16 @@ class Piece(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A choice is complete; one that was cut at its maximum length, or is blank, has no c."""
+    """A choice is complete; one that was cut at its maximum length, or is blank, has no c.
+
+    `by_other`: another model's answer stands in its place, which has no c either.
+    """
 
     choice: int
     finish_reason: Literal["stop", "length"]
     confidence: float | None
     familiar: float | None = None
+    by_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
