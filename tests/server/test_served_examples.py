@@ -84,3 +84,18 @@ def test_the_run_that_an_example_serves_is_one_that_the_demo_makes() -> None:
     for file in EXAMPLES.glob("*.py"):
         (served,) = re.findall(r"^    grace serve runs/demo/(\S+)", file.read_text(), re.MULTILINE)
         assert Path(served) in made, file.name
+
+
+@pytest.mark.slow
+def test_the_clients_that_are_installed_chat_and_get_records_with_a_confidence(live: Live) -> None:
+    pytest.importorskip("llguidance", reason="pip install llguidance")
+    script = EXAMPLES.parent / "bench" / "clients.py"
+    done = subprocess.run(
+        [sys.executable, str(script), live.url], capture_output=True, text=True, timeout=600
+    )
+    print(done.stdout)  # with the versions, and what is not installed
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines()[2:] if line.startswith("|")]
+    assert lines and all(
+        line.endswith("| works | reachable | works | reachable |") for line in lines
+    )

@@ -21,6 +21,7 @@ from grace.server.errors import ApiError, as_api_error
 from grace.server.guard import Guard
 from grace.server.jobs.line import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
+from grace.server.responding import ResponseEvent, ResponseObject, ResponsesRequest
 from grace.server.schemas import (
     ERRORS,
     ChatCompletion,
@@ -86,7 +87,7 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     _add_errors(app)
     app.state.end = service.line.end
     app.add_middleware(Guard, settings=settings, counters=service.counters)
-    complete_document(app, protected=bool(settings.api_key))
+    complete_document(app, protected=bool(settings.api_key), events=[ResponseEvent])
     return app
 
 
@@ -98,6 +99,11 @@ def _add_api(app: FastAPI, service: Service) -> None:
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation; every choice has a `confidence`."""
         return await service.chat(body, request)
+
+    @app.post("/v1/responses", responses=responses(ResponseObject, ResponseEvent))
+    async def respond(body: ResponsesRequest, request: Request) -> Response:
+        """Answer a text or a conversation; the output item has a `confidence`."""
+        return await service.respond(body, request)
 
     @app.post("/v1/completions", responses=responses(TextCompletion, TextCompletionChunk))
     async def completions(body: CompletionRequest, request: Request) -> Response:

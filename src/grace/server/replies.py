@@ -165,12 +165,37 @@ def _text_logprobs(tokens: Sequence[Token]) -> Json:
     }
 
 
+class Writer:
+    """Writes the objects of an answer; `/v1/responses` has another one."""
+
+    def whole(self, answer: Json) -> Json:
+        """Return the body of a whole answer."""
+        return answer
+
+    def write(self, chunk: Json) -> bytes:
+        """Return the events of a chunk of a stream."""
+        return _line(chunk)
+
+    def fail(self, error: Json) -> bytes:
+        """Return the event of an error within a stream."""
+        return _line(error)
+
+    def end(self) -> bytes:
+        """Return the end of a stream."""
+        return b"data: [DONE]\n\n"
+
+
 class Answer:
     """Collects the events of one job and turns them into an answer."""
 
     def __init__(
-        self, envelope: Envelope, counters: Counters, grace_fields: GraceFields | None
+        self,
+        envelope: Envelope,
+        counters: Counters,
+        grace_fields: GraceFields | None,
+        writer: Writer,
     ) -> None:
+        self._writer = writer
         self._envelope, self._counters, self._grace_fields = envelope, counters, grace_fields
         self._pieces: dict[int, list[Piece]] = {}
         self._ends: dict[int, Ended] = {}
@@ -188,27 +213,29 @@ class Answer:
             self._envelope.complete(ended, self._pieces[choice])
             for choice, ended in sorted(self._ends.items())
         ]
-        return self._envelope.whole(choices, usage(finished), **self._grace(finished))
+        answer = self._envelope.whole(choices, usage(finished), **self._grace(finished))
+        return self._writer.whole(answer)
 
     async def lines(
         self, first: Any, arriving: AsyncGenerator[Any, None], *, usage_wanted: bool
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events as job events arrive; an error is sent as the last one."""
+        writer = self._writer
         later: Json = {"usage": None} if usage_wanted else {}  # as OpenAI does until the end
         try:
             async with aclosing(arriving):
                 for chunk in self._chunks(first, usage_wanted):
-                    yield _line(later | chunk)
+                    yield writer.write(later | chunk)
                 async for event in arriving:
                     for chunk in self._chunks(event, usage_wanted):
-                        yield _line(later | chunk)
+                        yield writer.write(later | chunk)
         except ClientGone:
             return
         except Exception as error:
             if not isinstance(error, ApiError):
                 log.exception("a stream failed")
-            yield _line(as_api_error(error).body)
-        yield b"data: [DONE]\n\n"
+            yield writer.fail(as_api_error(error).body)
+        yield writer.end()
 
     def _chunks(self, event: Any, usage_wanted: bool) -> Iterator[Json]:
         envelope = self._envelope

@@ -58,7 +58,9 @@ StopText = Annotated[str, Field(min_length=1, max_length=256)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A body whose unknown fields are refused by name, unless they change nothing."""
+
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     @model_validator(mode="before")
@@ -182,7 +184,7 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class GraceOptions(_Strict):
+class GraceOptions(Strict):
     """Test-time scaling: the message is a question, asked with the prompt of the training run.
 
     With a budget of 1 it is asked once, greedily unless a temperature is set. With the prompt `raw`
@@ -214,7 +216,7 @@ class GraceOptions(_Strict):
         return name
 
 
-class _Sampled(_Strict):
+class _Sampled(Strict):
     model: Annotated[str, Field(max_length=256)]
     n: Annotated[int, Field(ge=1)] = 1
     temperature: Annotated[float | None, Field(ge=0, le=2, allow_inf_nan=False)] = None
@@ -332,7 +334,7 @@ def _refused(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param}: {message}", param=param)
 
 
-class ScoreItem(_Strict):
+class ScoreItem(Strict):
     """A response, and one of `question` (with its `choices`), `prompt` and `messages`.
 
     `question` gets the prompt of the training run; `prompt` is a user turn, taken unchanged.
@@ -364,7 +366,7 @@ class ScoreItem(_Strict):
         return [{"role": "user", "content": self.prompt or ""}]
 
 
-class ScoreRequest(_Strict):
+class ScoreRequest(Strict):
     """The body of `/v1/score`."""
 
     model: Annotated[str, Field(max_length=256)]

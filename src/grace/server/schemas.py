@@ -5,6 +5,7 @@ The docstrings of the models are their descriptions in the document.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from fastapi import FastAPI
@@ -258,11 +259,16 @@ def responses(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> d
     return {200: success, **ERRORS}
 
 
-def complete_document(app: FastAPI, *, protected: bool) -> None:
-    """Add to the OpenAPI document what FastAPI cannot know; call it after the last route."""
+def complete_document(
+    app: FastAPI, *, protected: bool, events: Sequence[type[BaseModel]] = ()
+) -> None:
+    """Add to the OpenAPI document what FastAPI cannot know; call it after the last route.
+
+    `events` are further events of streams.
+    """
     document = app.openapi()  # FastAPI keeps this very object and serves it
     parts = document["components"]
-    for chunk in CHUNKS:
+    for chunk in (*CHUNKS, *events):
         schema = chunk.model_json_schema(mode="serialization", ref_template=REFERENCE)
         parts["schemas"] |= schema.pop("$defs", {}) | {chunk.__name__: schema}
     for name in ("HTTPValidationError", "ValidationError"):  # invalid bodies get 400, not 422

@@ -23,14 +23,16 @@ from grace.server.jobs.backends import Backend
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
 from grace.server.jobs.line import Line
 from grace.server.jobs.queue import Finished, Job
-from grace.server.replies import Answer, Envelope, GraceFields, Json, usage
+from grace.server.replies import Answer, Envelope, GraceFields, Json, Writer, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
+from grace.server.responding import Responses, ResponsesRequest
 from grace.server.settings import ServerSettings
 from grace.strategies import TEMPERATURE
 
 if TYPE_CHECKING:
     from grace.model import Model
 
+CHAT = Writer()
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SEEDS = 2**31
 MAX_CHOICES = 64  # samples of one request: `n` for every prompt, or the budget of a vote
@@ -57,16 +59,20 @@ class Service:
         if self._fallback is not None:
             await self._fallback.close()
 
-    async def chat(self, body: ChatRequest, request: Request) -> Response:
+    async def respond(self, body: ResponsesRequest, request: Request) -> Response:
+        """Answer `/v1/responses`."""
+        return await self.chat(body.as_chat(), request, Responses(body))
+
+    async def chat(self, body: ChatRequest, request: Request, writer: Writer = CHAT) -> Response:
         """Answer `/v1/chat/completions`."""
         self._check(body)
         options, form = body.grace, body.form
         if form is not None or options is None or options.prompt == "raw":
-            return await self._converse(body, form, request)
+            return await self._converse(body, form, request, writer)
         messages = self.model.messages(body.question, options.choices)
         budget = options.budget or usual_budget(self.model.promise, options.strategy)
         if budget > 1:
-            return await self._vote(body, options, budget, request)
+            return await self._vote(body, options, budget, request, writer)
         if options.strategy is not None:
             raise _refused("grace.strategy", "a strategy needs a budget of at least 2 samples")
         sample = self.model.sample
@@ -77,7 +83,8 @@ class Service:
             top_p=body.top_p or sample.top_p,
         )
         fields = self._threshold_fields(body, options)
-        return await self._answer(body, request, job, Envelope(True, self.settings.name), fields)
+        envelope = Envelope(True, self.settings.name)
+        return await self._answer(body, request, job, envelope, fields, writer)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
@@ -120,7 +127,9 @@ class Service:
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 
-    async def _converse(self, body: ChatRequest, form: Form | None, request: Request) -> Response:
+    async def _converse(
+        self, body: ChatRequest, form: Form | None, request: Request, writer: Writer
+    ) -> Response:
         """Answer a conversation; a single user turn is a question and gets the training prompt.
 
         The confidence is calibrated if the model reads the prompt of the training run.
@@ -139,7 +148,7 @@ class Service:
             calibrated=calibrated and form is None,  # no fit has seen an answer with a form
             function=form.function if form else "",
         )
-        return await self._answer(body, request, job, envelope)
+        return await self._answer(body, request, job, envelope, writer=writer)
 
     def _completion(
         self,
@@ -185,7 +194,12 @@ class Service:
         return self.backend.completion(params)
 
     async def _vote(
-        self, body: ChatRequest, options: GraceOptions, budget: int, request: Request
+        self,
+        body: ChatRequest,
+        options: GraceOptions,
+        budget: int,
+        request: Request,
+        writer: Writer,
     ) -> Response:
         _check_vote(body, options, budget)
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
@@ -202,7 +216,7 @@ class Service:
         )
         used = {"strategy": options.strategy or "es", "budget": budget, "seed": seed}
         job, envelope = self.backend.voting(vote), Envelope(True, self.settings.name)
-        return await self._answer(body, request, job, envelope, lambda _, __: used)
+        return await self._answer(body, request, job, envelope, lambda _, __: used, writer)
 
     def _threshold_fields(self, body: ChatRequest, options: GraceOptions) -> GraceFields:
         """Return a function that says whether a single answer reaches the threshold."""
@@ -258,12 +272,13 @@ class Service:
         job: Job,
         envelope: Envelope,
         grace_fields: GraceFields | None = None,
+        writer: Writer = CHAT,
     ) -> Response:
         """Run a job; answer with the whole or with a stream.
 
         A stream begins with the job's first event, so an error before it still has its status.
         """
-        answer = Answer(envelope, self.counters, grace_fields)
+        answer = Answer(envelope, self.counters, grace_fields, writer)
         arriving = self.line.events(job, request)
         if self._fallback is not None and isinstance(body, ChatRequest) and body.n == 1:
             arriving = self._fallback.events(arriving, body, self._to_others(body))

@@ -1,0 +1,254 @@
+"""`/v1/responses`: OpenAI's newer API, as a translation to and from a chat of one answer."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from grace.server.replies import Json, Writer
+from grace.server.requests import ChatRequest, GraceOptions, Schema, Strict, Text
+
+SAID = ("confidence", "no_confidence", "calibrated", "familiar")  # of a choice, in the output item
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "include": ([],),
+    "reasoning": ({},),
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "truncation": ("disabled",),
+    "top_logprobs": (0,),
+}
+
+
+class InputPart(BaseModel):
+    """A part of a turn; only text is supported."""
+
+    type: Literal["input_text", "output_text"]
+    text: Text
+
+
+class InputTurn(BaseModel):
+    """One turn of the input."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[InputPart], Field(fail_fast=True)]
+
+    def as_chat(self) -> Json:
+        """Return the turn as the chat API has it."""
+        parts = self.content
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": self.role, "content": text}
+
+
+class NamedSchema(BaseModel):
+    """The answer is JSON that follows a schema."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["json_schema"]
+    followed: Schema = Field(alias="schema")
+
+
+class AnyForm(BaseModel):
+    """The answer is text, or a JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+class TextOptions(BaseModel):
+    """Options of the answer's text."""
+
+    format: Annotated[NamedSchema | AnyForm | None, Field(discriminator="type")] = None
+
+
+class ResponsesRequest(Strict):
+    """The body of `/v1/responses`: text in, text out; nothing is kept between requests."""
+
+    model: Annotated[str, Field(max_length=256)]
+    input: Text | Annotated[list[InputTurn], Field(fail_fast=True, min_length=1, max_length=1024)]
+    instructions: Text | None = None
+    max_output_tokens: Annotated[int | None, Field(ge=1)] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2, allow_inf_nan=False)] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False)] = None
+    text: TextOptions = TextOptions()
+    stream: bool = False
+    grace: GraceOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_neutral(cls, data: Any) -> Any:
+        """Drop fields with a value that asks for nothing."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            key: value
+            for key, value in data.items()
+            if not any(value == neutral for neutral in NEUTRAL.get(key, ()))
+        }
+
+    def as_chat(self) -> ChatRequest:
+        """Return the same request to the chat API."""
+        turns = self.input
+        said = [{"role": "user", "content": turns}] if isinstance(turns, str) else []
+        said = said or [turn.as_chat() for turn in turns if isinstance(turn, InputTurn)]
+        if self.instructions is not None:
+            said = [{"role": "system", "content": self.instructions}, *said]
+        body: Json = {"model": self.model, "messages": said, "stream": self.stream}
+        body |= {"max_completion_tokens": self.max_output_tokens, "temperature": self.temperature}
+        body |= {"top_p": self.top_p, "grace": self.grace}
+        body["stream_options"] = {"include_usage": True}
+        format = self.text.format
+        if isinstance(format, NamedSchema):
+            named = {"name": "answer", "schema": format.followed}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        elif format is not None:
+            body["response_format"] = {"type": format.type}
+        return ChatRequest.model_validate(body)
+
+
+class Responses(Writer):
+    """Writes the answer to a chat as a response, whole or as events."""
+
+    def __init__(self, body: ResponsesRequest) -> None:
+        self._body, self._number, self._created = body, 0, int(time.time())
+        self._id = secrets.token_hex(16)
+        self._text, self._choice, self._rest = "", dict[str, Any](), dict[str, Any]()
+
+    def whole(self, chat: Json) -> Json:
+        """Return the response to a chat's answer."""
+        (self._choice,) = chat["choices"]
+        self._text = self._choice["message"]["content"]
+        self._rest = {key: chat[key] for key in ("usage", "grace") if key in chat}
+        return self._response()
+
+    def write(self, chunk: Json) -> bytes:
+        """Return the events of one chunk of a chat's stream."""
+        lines = b""
+        self._rest |= {key: chunk[key] for key in ("usage", "grace") if chunk.get(key)}
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            if "role" in delta:
+                lines += self._begin()
+            elif delta.get("content"):
+                self._text += delta["content"]
+                lines += self._event("response.output_text.delta", delta=delta["content"], **AT)
+            if choice["finish_reason"]:
+                self._choice = choice
+        return lines
+
+    def fail(self, error: Json) -> bytes:
+        """Return the event of an error, which is the last one."""
+        self._choice = {}
+        return self._event("error", **{k: error["error"][k] for k in ("code", "message", "param")})
+
+    def end(self) -> bytes:
+        """Return the events at the end of a stream."""
+        if not self._choice:
+            return b""
+        (item,) = self._response()["output"]
+        done = "response.incomplete" if self._cut else "response.completed"
+        return b"".join(
+            (
+                self._event("response.output_text.done", text=self._text, **AT),
+                self._event("response.content_part.done", part=item["content"][0], **AT),
+                self._event("response.output_item.done", item=item, output_index=0),
+                self._event(done, response=self._response()),
+            )
+        )
+
+    @property
+    def _cut(self) -> bool:
+        return bool(self._choice.get("finish_reason") == "length")
+
+    def _begin(self) -> bytes:
+        empty = self._response(status="in_progress")
+        item = self._output("in_progress") | {"content": []}
+        return b"".join(
+            (
+                self._event("response.created", response=empty),
+                self._event("response.in_progress", response=empty),
+                self._event("response.output_item.added", item=item, output_index=0),
+                self._event("response.content_part.added", part=_part(""), **AT),
+            )
+        )
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        if "content_index" in fields:
+            fields |= {"item_id": f"msg_{self._id}"}
+        if kind.startswith("response.output_text"):
+            fields |= {"logprobs": []}
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return f"event: {kind}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+
+    def _output(self, status: str) -> Json:
+        said = {key: self._choice[key] for key in SAID if key in self._choice}
+        about = {"type": "message", "id": f"msg_{self._id}", "status": status, "role": "assistant"}
+        return about | {"content": [_part(self._text)]} | said
+
+    def _response(self, status: str = "") -> Json:
+        status, body = status or ("incomplete" if self._cut else "completed"), self._body
+        usage = self._rest.get("usage")
+        return {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if self._cut else None,
+            "error": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": {},
+            "model": body.model,
+            "output": [] if status == "in_progress" else [self._output(status)],
+            "parallel_tool_calls": False,
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "tool_choice": "none",
+            "tools": [],
+            "usage": usage and _usage(usage),
+            **({"grace": self._rest["grace"]} if "grace" in self._rest else {}),
+        }
+
+
+class ResponseObject(BaseModel):
+    """The answer as a response: its only output item has `confidence` and `calibrated`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    object: Literal["response"]
+    status: Literal["completed", "incomplete", "in_progress"]
+    model: str
+    output: list[dict[str, Any]]
+
+
+class ResponseEvent(BaseModel):
+    """One event of a streamed response."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    sequence_number: int
+
+
+AT = {"output_index": 0, "content_index": 0}  # the only part of the only item
+
+
+def _part(text: str) -> Json:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _usage(usage: Json) -> Json:
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage["total_tokens"],
+    }
