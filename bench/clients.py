@@ -8,9 +8,9 @@ Makes a Markdown table, with a line for each client that is installed; the other
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import math
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -197,5 +197,7 @@ def lines(url: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for line in lines(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="of the server")
+    for line in lines(parser.parse_args().url):
         print(line, flush=True)

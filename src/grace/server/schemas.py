@@ -268,7 +268,8 @@ def complete_document(
     """
     document = app.openapi()  # FastAPI keeps this very object and serves it
     parts = document["components"]
-    for chunk in (*CHUNKS, *events):
+    chunks: list[type[BaseModel]] = [*CHUNKS, *events]
+    for chunk in chunks:
         schema = chunk.model_json_schema(mode="serialization", ref_template=REFERENCE)
         parts["schemas"] |= schema.pop("$defs", {}) | {chunk.__name__: schema}
     for name in ("HTTPValidationError", "ValidationError"):  # invalid bodies get 400, not 422
