@@ -32,7 +32,7 @@ from grace.server.jobs.completion import (
     name_of,
 )
 from grace.server.jobs.queue import Finished
-from grace.server.replies import Answer, Envelope
+from grace.server.replies import Answer, Envelope, Writer
 from made_up_evidence import EVIDENCE
 from test_chat import metaspace
 from test_trace import EVIDENCE as TRACED
@@ -305,7 +305,8 @@ def test_content_starts_without_the_space_that_follows_a_prompt(chat: bool) -> N
     events = [Piece(0, text) for text in texts] + [Ended(0, "stop", 0.5), Finished()]
 
     def answer() -> Answer:
-        return Answer(Envelope(chat, "m"), Counters(lambda: 0), lambda text, _: {"text": text})
+        counters = Counters(lambda: 0)
+        return Answer(Envelope(chat, "m"), counters, lambda text, _: {"text": text}, Writer())
 
     def content(choice: dict[str, Any], delta: str) -> str:
         return choice.get(delta, {}).get("content", "") if chat else choice["text"]
