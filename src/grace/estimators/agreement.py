@@ -22,15 +22,15 @@ class SemanticEntropy:
     """Semantic entropy: how much further samples of the question disagree in meaning.
 
     1 - H / log(samples), with H the entropy over clusters of answers of the same meaning: equal
-    after normalisation, or alike by ROUGE-L; the published method asks a language model instead,
-    which short answers do not need. All responses to one question have the same value.
+    after normalisation, or alike by their words; the published method asks a language model
+    instead, which short answers do not need. All responses to one question have the same value.
     Source: Kuhn et al. 2023 (arXiv 2302.09664); counts as in Farquhar et al. 2024 (Nature 630).
     """
 
     samples: int = setting(10, "further samples per question", low=2)
     rouge_threshold: float = setting(
         0.3,
-        "smallest ROUGE-L F1 of two answers of one meaning; 0: they must be equal",
+        "smallest share of words that two answers of one meaning have in common; 0: equal",
         low=0,
         high=1,
     )
@@ -70,7 +70,7 @@ def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list
 
 
 def same_answer(first: str | None, second: str | None, rouge_threshold: float) -> bool:
-    """Whether two answers are equal, or their ROUGE-L F1 reaches the threshold (0: only equal).
+    """Whether two answers are equal, or alike by their words at the threshold (0: only equal).
 
     Two texts with other numbers, or of which one denies the other, are never the same.
     """
@@ -90,7 +90,10 @@ class Consistency:
 
     samples: int = setting(10, "further samples per question", low=1)
     rouge_threshold: float = setting(
-        0.3, "smallest ROUGE-L F1 of two answers that agree; 0: they must be equal", low=0, high=1
+        0.3,
+        "smallest share of words that two answers which agree have in common; 0: equal",
+        low=0,
+        high=1,
     )
 
     answers: ClassVar[Answers] = "base"

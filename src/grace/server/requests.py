@@ -7,6 +7,7 @@ models are their descriptions in the OpenAPI document.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -58,6 +59,15 @@ StopText = Annotated[str, Field(min_length=1, max_length=256)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
+def asking(data: dict[str, Any], neutral: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return the fields of a body without those whose value asks for nothing."""
+    return {
+        key: value
+        for key, value in data.items()
+        if not any(value == nothing for nothing in neutral.get(key, ()))
+    }
+
+
 class Strict(BaseModel):
     """A body whose unknown fields are refused by name, unless they change nothing."""
 
@@ -71,10 +81,8 @@ class Strict(BaseModel):
             return data
         return {
             key: value
-            for key, value in data.items()
-            if value is not None
-            and key not in HARMLESS
-            and not any(value == neutral for neutral in NEUTRAL.get(key, ()))
+            for key, value in asking(data, NEUTRAL).items()
+            if value is not None and key not in HARMLESS
         }
 
 

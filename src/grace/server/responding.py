@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from grace.server.replies import Json, Writer
-from grace.server.requests import ChatRequest, GraceOptions, Schema, Strict, Text
+from grace.server.requests import ChatRequest, GraceOptions, Schema, Strict, Text, asking
 
 SAID = ("confidence", "no_confidence", "calibrated", "familiar")  # of a choice, in the output item
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -83,13 +83,7 @@ class ResponsesRequest(Strict):
     @classmethod
     def _without_neutral(cls, data: Any) -> Any:
         """Drop fields with a value that asks for nothing."""
-        if not isinstance(data, dict):
-            return data
-        return {
-            key: value
-            for key, value in data.items()
-            if not any(value == neutral for neutral in NEUTRAL.get(key, ()))
-        }
+        return asking(data, NEUTRAL) if isinstance(data, dict) else data
 
     def as_chat(self) -> ChatRequest:
         """Return the same request to the chat API."""

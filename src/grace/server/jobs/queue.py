@@ -120,9 +120,8 @@ class Queue:
         self._changed = threading.Condition()
         self._closed = False
         self._turns = None if model is None else Turns()
-        self._running = 0
         self._rested = True  # since the last work
-        self._small_only: dict[int, bool] = {}  # by thread that runs a batch: whether all are small
+        self._running: dict[int, bool] = {}  # by thread that runs a batch: whether all are small
         self._stepped = time.monotonic()
         self._threads: list[threading.Thread] = []
 
@@ -157,14 +156,14 @@ class Queue:
             if self._closed:
                 raise ApiError(503, "the server is shutting down; try another one")
             self._forget_cancelled()
-            free = self._most - self._running if self._model is None else 0
+            free = self._most - len(self._running) if self._model is None else 0
             if len(self.waiting) >= self._max_waiting + free:
                 text = f"{len(self.waiting)} requests wait already; try again in a moment"
                 raise ApiError(429, text, code="queue_full")
             job.arrived = time.monotonic()
             self.waiting.append(job)
             number = len(self._threads)
-            if number < min(self._most, self._running + len(self.waiting)):
+            if number < min(self._most, len(self._running) + len(self.waiting)):
                 name = f"grace-work-{number}"
                 thread = threading.Thread(target=self._work, args=(number,), name=name, daemon=True)
                 self._threads.append(thread)
@@ -177,15 +176,14 @@ class Queue:
     def _work(self, number: int) -> None:
         while jobs := self._take(number):
             try:
-                share = SHARE if self._small_only[number] else 1
+                share = SHARE if self._running[number] else 1
                 with self._turns(share) if self._turns else contextlib.nullcontext():
                     self._stepped = time.monotonic()
                     self._run(jobs)
             finally:
                 del jobs  # what they hold is not kept until the next ones
                 with self._changed:
-                    self._running -= 1
-                    del self._small_only[number]
+                    del self._running[number]
                     self._changed.notify_all()  # the first thread may rest now
 
     def _take(self, number: int) -> list[Job]:
@@ -196,8 +194,7 @@ class Queue:
                 first = self._next(number)
                 if first is not None:
                     jobs = self._with_others(first)
-                    self._running += 1
-                    self._small_only[number] = all(map(self._is_small, jobs))
+                    self._running[number] = all(map(self._is_small, jobs))
                     self._rested = False
                     if self._model is not None and self.waiting:
                         self._changed.notify_all()  # some of those left may overtake these
@@ -220,7 +217,7 @@ class Queue:
         """
         if number == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
-        patience = PATIENCE_S if any(self._small_only.values()) or not self._small_only else 0
+        patience = PATIENCE_S if any(self._running.values()) or not self._running else 0
         late = time.monotonic() - patience
         small = filter(self._is_small, self.waiting)
         return next((job for job in small if job.arrived <= late), None)
