@@ -39,10 +39,10 @@ class _SourceTask:
 
 
 class OpenTask(_SourceTask):
-    """Questions with a short free answer, graded by ROUGE-L."""
+    """Questions with a short free answer, graded by its words (`auto`)."""
 
     kind: ClassVar[Literal["open"]] = "open"
-    grader: ClassVar[str] = "rouge"
+    grader: ClassVar[str] = "auto"
 
     def messages(self, question: Question, data: DataSettings) -> list[Message]:
         """Return the paper's prompt for open-ended generation, in one user turn."""
