@@ -129,13 +129,7 @@ class LogOdds:
     def fit(
         cls, parts_PN: ArrayLike, correct_N: ArrayLike, spread: ArrayLike = SLOPE_SPREAD
     ) -> LogOdds:
-        """Fit slopes and offset on graded answers: a strictly convex problem, so one minimum.
-
-        Args:
-            parts_PN: the parts of each answer's log-odds; shape (N,) for one part.
-            correct_N: the grades.
-            spread: standard deviation of the priors of the slopes, one for all or one for each.
-        """
+        """Fit slopes (priors of this `spread`) and offset: strictly convex, so one minimum."""
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
         x_PN = np.concatenate([x_PN, np.ones((1, x_PN.shape[1]))])
         y_N = np.asarray(correct_N, dtype=np.float64)
@@ -189,10 +183,7 @@ def log_losses(confidence: ArrayLike, correct: ArrayLike) -> Floats:
 
 
 def standard_error(value_N: ArrayLike, groups_N: Sequence[Hashable]) -> float:
-    """Return the standard error of a mean, clustered by group; inf for a single group.
-
-    Samples of one question are no independent answers, so its values count together.
-    """
+    """Return the standard error of a mean, clustered by group; inf for a single group."""
     numbers: dict[Hashable, int] = {}
     group_N = [numbers.setdefault(group, len(numbers)) for group in groups_N]
     value_N = np.asarray(value_N, dtype=np.float64)

@@ -66,17 +66,7 @@ class Readout:
         return len(PLACES) if self.head == "linear" else 1
 
     def readings(self, logits_BE: Tensor, total_B: Tensor) -> Tensor:
-        """Return the readings of a step, in log-odds, shape (B, Q).
-
-        `linear`: the logits of the three tokens minus that of `<NOC>`, in the order of `PLACES`.
-        `token`: the log-odds of the probability of `<CNF>`. `bins`: the log-odds of the middle of
-        the most probable interval; intervals that no training example fell into keep equal rows,
-        and of equal ones the lowest counts, whatever the rounding.
-
-        Args:
-            logits_BE: logits of the tokens.
-            total_B: log-sum-exp over the full vocabulary.
-        """
+        """Return the readings of a step, in log-odds (B, Q); `total_B` is the log-sum-exp."""
         if self.head == "linear":
             return logits_BE[..., :-1] - logits_BE[..., -1:]
         if self.head == "token":
@@ -188,10 +178,7 @@ class HeadShape(NamedTuple):
 
 
 def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[int]]:
-    """Return PEFT's `trainable_token_indices` for the rows of a read-out, input and output.
-
-    That is a plain list for tied embeddings, and a dict by module name for untied ones.
-    """
+    """Return PEFT's `trainable_token_indices` for the rows of a read-out, input and output."""
     ids, matrices = sorted(readout.ids), _matrices(model)
     if len(matrices) == 1:
         return ids

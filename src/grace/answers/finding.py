@@ -123,10 +123,7 @@ def stated(said: str) -> list[str]:
 
 
 def concluded(said: str) -> str:
-    """Return the rest of the line after the last "therefore", or what follows its colon.
-
-    It is empty where much comes after it: then it concludes a part of the reasoning.
-    """
+    """Return what follows the last "therefore", or its colon; nothing if much comes after it."""
     if (last := _last(_CONCLUDED, said)) is None:
         return ""
     line, *after = lines(said[last.end() :])

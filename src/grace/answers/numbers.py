@@ -249,11 +249,7 @@ def _lakhs(groups: list[str]) -> bool:
 
 
 def read(text: str) -> Number | None:
-    """Return the number that a response answers, None if there is none that can be read.
-
-    A number of a marked line is at its start, or after its last "=", or the first; of a response
-    without a mark it is the first line, if that is a number, else the last of all.
-    """
+    """Return the number that a response answers, None if there is none that can be read."""
     said = spoken(text)
     for part in marked(said):
         part = typed(part)

@@ -58,11 +58,7 @@ def lettered(choices: Sequence[str]) -> list[str]:
 
 
 def read(text: str, choices: Sequence[str] = ()) -> str | None:
-    """Return the letter that a response chooses, None if it names no option, or one beyond them.
-
-    Without `choices` any letter counts. What is marked as the answer comes first, then the first
-    line, if it is a letter, an option's text, or both, then what is concluded.
-    """
+    """Return the letter that a response chooses, None if it names no option, or one beyond them."""
     said = spoken(text)
     for part in marked(said):
         if letter := named(part, choices):

@@ -88,11 +88,7 @@ def read(text: str) -> str | None:
 
 
 def canonical(text: str) -> str:
-    """Return a text in one form: case, spaces, articles, and what punctuates do not count.
-
-    Signs that make another answer of it do: C++, -5, 3.5, the last word of "Vitamin A". Numbers
-    have one spelling, and a lone letter is that of an option: a capital.
-    """
+    """Return a text in one form: only signs that make another answer count (C++, -5, 3.5)."""
     text = numbers.typed(text).strip() or plain(text).strip()  # "~" alone, a space in LaTeX
     if _is_formula(text):
         return "".join(text.strip("$ .").split())
@@ -147,11 +143,7 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
 
 
 def _has_words(accepted: str, said: str, threshold: float) -> bool:
-    """Return whether two texts share their words of content, none of which stands for another.
-
-    South Korea is no North Korea, though ROUGE-L is 0.5: words that are missing on both sides make
-    another answer of it. Of many words, half may differ.
-    """
+    """Return whether two texts share their words of content: South Korea is no North Korea."""
     wanted, given = _content(accepted), _content(said)
     missing = [word for word in wanted if not _is_among(word, given)]
     extra = [word for word in given if not _is_among(word, wanted)]
@@ -185,10 +177,7 @@ def _count(word: str) -> int | None:
 
 
 def _content(text: str) -> list[str]:
-    """Return the words of a text that are no function words; all, if there are only those.
-
-    Accents, and the points of U.S.A., do not count; the A of Vitamin A does.
-    """
+    """Return the words of a text that are no function words; all, if there are only those."""
     text = _NAMED_A.sub(" letter-a", _INITIAL.sub("", text))
     folded = "".join(
         c for c in unicodedata.normalize("NFKD", text) if not "\u0300" <= c <= "\u036f"
@@ -198,10 +187,7 @@ def _content(text: str) -> list[str]:
 
 
 def _spelt_alike(word: str, other: str) -> bool:
-    """Return whether two words are one, in the plural or with a slip: a letter more, or another.
-
-    Of short words a letter makes another word: Monet is no Manet, Iran no Iraq.
-    """
+    """Return whether two words are one, in the plural or, if they are long, with a slip."""
     short, long = sorted((word, other), key=len)
     if long in (short, f"{short}s", f"{short}es"):
         return True

@@ -63,10 +63,7 @@ def _meaning(word: str) -> bool | None:
 
 
 def read(text: str) -> str | None:
-    """Return "yes" or "no" as a response answers, None if it does neither.
-
-    It is read where the answer is marked, else in all that is said.
-    """
+    """Return "yes" or "no" as a response answers, None if it does neither."""
     said = spoken(text)
     for part in [*marked(said), said]:
         meant = _said(part)

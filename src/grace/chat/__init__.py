@@ -38,22 +38,14 @@ def has_chat_template(tokenizer: Any) -> bool:
 
 
 def with_thinking(template: str, thinking: bool) -> str:
-    """Return a chat template with reasoning switched on or off.
-
-    A template that uses neither `enable_thinking` (Qwen3) nor `thinking` (Granite) is returned
-    unchanged. The switch is written into the template, so that it is saved with the model and
-    every engine renders the same prompt.
-    """
+    """Return a template with reasoning on or off, written into it, so that all engines agree."""
     switches = [name for name in SWITCHES if re.search(rf"\b{name}\b", template)]
     choice = "true" if thinking else "false"
     return "".join(f"{{% set {name} = {choice} %}}" for name in switches) + template
 
 
 def answering_at_once(tokenizer: Any) -> Any:
-    """Return a tokenizer like this one, whose chat template has reasoning switched off.
-
-    For questions about an answer, of whose reply the first tokens count.
-    """
+    """Return a tokenizer like this one, whose chat template has reasoning switched off."""
     template = tokenizer.chat_template
     if not isinstance(template, str):  # there is none, or there are several
         return tokenizer
@@ -96,21 +88,14 @@ def is_text(messages: Sequence[Message]) -> bool:
 
 
 def encode_response(tokenizer: Any, messages: Sequence[Message], text: str) -> list[int]:
-    """Return the token ids of a response to a chat, which follow those of `encode_chat`.
-
-    After a message with the role `text`, a response begins with a space, unless it is empty.
-    """
+    """Return the ids of a response; after a message with the role `text` it begins with a space."""
     space = _space_after(messages[-1]["content"]) if messages[-1]["role"] == "text" else ""
     spaced = text if not text or text[0].isspace() else space + text
     return encode_text(tokenizer, spaced)
 
 
 def refuse_longer(tokenizer: Any, texts: Sequence[str], limit: int | None) -> None:
-    """Refuse texts that exceed a context together, after reading about as much as fits into it.
-
-    Only texts of several characters per token of the context are looked at. They are encoded in
-    pieces, at whose edges a few tokens may be counted that the whole does not have.
-    """
+    """Refuse texts that exceed a context together, after reading about as much as fits into it."""
     if limit is None or sum(map(len, texts)) <= max(PIECE, MOST_PER_TOKEN * limit):
         return
     plain, count = plain_tokenizer(tokenizer), 0
@@ -180,10 +165,7 @@ def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
 
 
 def _render_any(tokenizer: Any, messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
-    """Render a chat; the system message is merged into the next where the template has no place.
-
-    Returns the messages as they were rendered, and the text.
-    """
+    """Return the messages and the text of a chat; without a system turn it is in the next one."""
     merged = _merge_system(messages)
     if merged == messages:
         return messages, _render(tokenizer, messages)

@@ -25,11 +25,7 @@ def frozen_date(template: Any) -> str:
 
 
 def with_date(template: str, date: str = "") -> str:
-    """Return a chat template whose `strftime_now` gives one date, by default that of today.
-
-    The function is replaced by a macro in the template itself, so that every engine and library
-    that renders it writes the same prompt.
-    """
+    """Return a template with a macro `strftime_now` of one date, which all engines render alike."""
     if not re.search(r"\bstrftime_now\b", template) or frozen_date(template):
         return template
     try:

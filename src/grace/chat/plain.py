@@ -160,11 +160,7 @@ def _written(tokenizer: Any) -> str:
 
 
 def _any_of(strings: Iterable[str]) -> str:
-    """Return a regular expression that matches any of these strings, the longest possible.
-
-    It is a trie: at every character at most one branch matches, so that the time of a search is
-    linear in the text, however many strings there are.
-    """
+    """Return a pattern of the longest of some strings, a trie: the search is linear in the text."""
     tails: dict[str, list[str]] = {}
     ends = False
     for string in strings:

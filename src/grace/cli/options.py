@@ -76,10 +76,7 @@ def check_traces(model: Model, path: str) -> None:
 
 
 def listed(values: Sequence[str] | None) -> list[str]:
-    """Return the names in a repeatable option whose values may also hold several, by commas.
-
-    A comma before KEY=VALUE does not separate: `esc,window=4` is one name.
-    """
+    """Return the names in a repeatable option whose values may also hold several, by commas."""
     texts = [text for value in values or () for text in re.split(r",(?!\s*\w+=)", value)]
     return [text.strip() for text in texts if text.strip()]
 

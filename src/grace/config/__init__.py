@@ -67,11 +67,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def is_missing(model: str | Path) -> bool:
-    """Return whether a model is named by a path that does not exist.
-
-    A name that may be a Hub id counts as not missing: NAME, or OWNER/NAME where there is no folder
-    OWNER.
-    """
+    """Return whether a model is named by a path that does not exist, and is no Hub id."""
     if Path(model).exists() or model == "pocket":
         return False
     owner, slash, name = str(model).partition("/")

@@ -29,11 +29,7 @@ def setting(
     high: float | None = None,
     texts: bool = False,
 ) -> Any:
-    """Declare a field with its help text and its inclusive range.
-
-    A list must have an entry unless `low` is 0. A text in place of a list is split at commas,
-    unless commas may belong to its entries (`texts`).
-    """
+    """Declare a field with its help and inclusive range; only `texts` may hold commas."""
     return field(default=default, metadata={"doc": doc, "low": low, "high": high, "texts": texts})
 
 
@@ -157,10 +153,7 @@ def _check_scalar(hint: Any, value: Any, metadata: Mapping[str, Any], where: str
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ between two trees: both values by dotted name.
-
-    The value is None for a setting that a tree does not have.
-    """
+    """Return the settings that differ between two trees, both values by name; None: not there."""
     one, other = flatten(before), flatten(after)
     pairs = {key: (one.get(key), other.get(key)) for key in one | other}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

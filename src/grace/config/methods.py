@@ -91,10 +91,7 @@ REMEDY = "read its report.md, or start a new run (docs/decisions/016-what-went.m
 
 
 def of_earlier(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return settings that a version without `method` has stored, with the same meaning.
-
-    Settings that this version does not have are refused with the remedy.
-    """
+    """Return settings that a version without `method` has stored; refuse those that are gone."""
     tree = dict(tree)
     if "method" in tree or not tree.keys() & {"train", "target"}:
         return tree

@@ -47,11 +47,7 @@ class BaseEngine(ABC):
     def rated(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> list[tuple[float, float | None]]:
-        """Return c of given responses, and how familiar their prompts are (None: not known).
-
-        `known` are the log-probabilities of all responses, if this very model has drawn them: an
-        engine need not compute them again.
-        """
+        """Return c of given responses, and how familiar their prompts are (None: not known)."""
         if self.readout is None:
             raise ModelError(NO_CNF)
         if self.evidence is None:
@@ -113,11 +109,7 @@ class StepEngine(BaseEngine):
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (prompt index, its samples) in the order of the prompts.
-
-        Greedy samples of a prompt are equal, so only one is drawn. Closing the iterator stops the
-        samples in flight.
-        """
+        """Yield (prompt index, its samples) in the order of the prompts; greedy ones once."""
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         copies = sampling.num_samples if sampling.temperature == 0 else 1

@@ -136,10 +136,7 @@ class OpenAIEngine(StepEngine):
         return self._upstream.max_in_flight
 
     def caller(self, deadline: float) -> OpenAIEngine:
-        """Return this engine for one caller, who waits until a deadline (`time.monotonic`).
-
-        `cancel` stops the caller's requests.
-        """
+        """Return this engine for a caller who waits until a deadline; `cancel` stops requests."""
         mine = copy.copy(self)
         mine._calls = Calls(self._background)
         mine.remote = replace(self.remote, upstream=self._upstream.until(deadline))

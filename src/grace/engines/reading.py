@@ -137,10 +137,7 @@ class Reader:
         return [self.cnf] if self.read_at == "feed" and self.cnf is not None else []
 
     def read_for_c(self, prompt: Ids, response: Ids) -> tuple[Ids, Ids]:
-        """Return the prompt and the response to score for c.
-
-        Without evidence c is one reading, so nothing but the step after a prompt is scored.
-        """
+        """Return what to score for c: without evidence c is one reading, so one step is enough."""
         if self.evidence is not None:
             return prompt, response
         return prompt if self.at_prompt else [*prompt, *response], ()
@@ -159,21 +156,13 @@ class Reader:
 
     @property
     def requested(self) -> tuple[int, ...]:
-        """The ids whose log-probabilities are needed at every step.
-
-        Hundreds of tokens may contain a stop text, more than an engine lists. Then p(end) is the
-        sum over the first ones, which are the most probable, and the one that is drawn.
-        """
+        """The ids whose log-probabilities each step needs; of end tokens, the most probable."""
         listed = self.eos[:LISTED_ENDS]
         return listed if self.readout is None else (*listed, *self.readout.ids)
 
     @property
     def every_step(self) -> bool:
-        """Whether given responses are read step by step, not at their end alone.
-
-        Where tokens are never drawn, the probabilities of a response's tokens are those of a model
-        without them. c of a linear read-out also depends on the readings of all steps.
-        """
+        """Whether given responses are read at all steps: where tokens are never drawn, they are."""
         return bool(self.banned)
 
     def drawn(self, step: Step) -> Drawn:
@@ -213,10 +202,7 @@ class Reader:
         )
 
     def scored(self, steps: Sequence[Step], logprobs: Sequence[float] | None = None) -> Scored:
-        """Return a given response from its steps, the end step last.
-
-        `logprobs` are those of its tokens; with them the end step is enough.
-        """
+        """Return a given response from its steps, or, with known `logprobs`, from its end step."""
         if logprobs is None:
             logprobs = [*map(self.logprob, steps[:-1])]
         readings = [] if self.readout is None else [*map(self.readings, steps)]

@@ -22,11 +22,7 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
 
 
 def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generation:
-    """Return the response that the steps of one sample have chosen.
-
-    Without an end step the response was cut, and has no confidence, like one without any text.
-    Without `<CNF>` it has neither confidence nor trace.
-    """
+    """Return the response of some steps: without an end step it was cut, and has no confidence."""
     ended = bool(drawn) and drawn[-1].ended
     reads = reader.readout is not None
     written = drawn[: len(drawn) - ended]
@@ -68,10 +64,7 @@ class Watch:
         self._running, self._drop, self._tokens = Running(evidence), drop, 0
 
     def hopeless(self, drawn: Drawn) -> bool:
-        """Take the next step, and return whether c before its token was too low.
-
-        Before the first token c is that of the question, and does not count.
-        """
+        """Take the next step, and return whether c before its token, not the first, was too low."""
         if not self._drop or drawn.ended:
             return False
         self._running.read(drawn.readings, drawn.end)
@@ -81,10 +74,7 @@ class Watch:
         return low
 
     def falls(self, steps: Sequence[Step], reader: Reader) -> int:
-        """Return after how many steps of a sample c was too low, 0 if it was not.
-
-        `steps` are all steps so far; those of earlier calls are not read again.
-        """
+        """Return after how many of all steps so far c was too low, 0 if it was not."""
         if not self._drop:
             return 0
         for count in range(self._tokens, len(steps)):

@@ -11,12 +11,7 @@ from grace.store import read_object
 
 
 def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
-    """Return the ids of all tokens whose text contains one of the stop texts.
-
-    The most probable come first, since an engine may list only some of them: tokens that begin with
-    a stop text, then the others, the shorter before the longer. Special tokens are left out, since
-    their text is never part of a response.
-    """
+    """Return all tokens whose text contains a stop text, the most probable first."""
     if not stop:
         return ()
     backend = tokenizer.backend_tokenizer

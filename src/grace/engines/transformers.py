@@ -35,10 +35,7 @@ class TransformersEngine(LocalScorer):
         stop: Sequence[str] = (),
         **options: Any,
     ) -> TransformersEngine:
-        """Load a model directory or Hub id; `options` are those of `local.loading.load`.
-
-        `stop` are texts that end a response, besides those that the model was trained with.
-        """
+        """Load a model directory or Hub id; `stop` are further texts that end a response."""
         return cls.of(load(path, **options), batch_size=batch_size, stop=stop)
 
     @classmethod
@@ -83,12 +80,7 @@ class TransformersEngine(LocalScorer):
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
     ) -> list[list[int]]:
-        """Return units of work as lists of prompt indices, longest prompts first.
-
-        A unit holds several times as many rows as are sampled side by side, since those that have
-        ended make place for others. The plan depends on the arguments alone, and the results of a
-        unit do not depend on the units before it.
-        """
+        """Return units of prompt indices, longest first, that depend on the arguments alone."""
         times = ROWS_TO_COME.get(self.device.type, 4)
         return group(
             prompts,
@@ -106,10 +98,7 @@ class TransformersEngine(LocalScorer):
         *,
         keys: Sequence[str] | None = None,
     ) -> Iterator[tuple[int, list[Generation]]]:
-        """Yield (prompt index, its samples) as they finish, in the order of `plan`.
-
-        `keys` name the prompts for the random numbers; by default these are their positions.
-        """
+        """Yield (prompt index, its samples) as they finish, in the order of `plan`."""
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         for unit in self.plan(prompts, sampling.num_samples, sampling.max_new_tokens):

@@ -69,12 +69,7 @@ class VllmEngine(StepEngine):
 
     @classmethod
     def open(cls, opening: Opening) -> VllmEngine:
-        """Load an export (a merged model or a LoRA), or a model to sample from.
-
-        With `opening.adapter`, `opening.path` is the base model of the LoRA. The options are
-        further arguments of `vllm.LLM`, such as `tensor_parallel_size`. The output head runs in
-        float32 if this vLLM supports it.
-        """
+        """Load an export (with `adapter` the LoRA's base model) or a model to sample from."""
         if opening.device != "auto":
             raise ConfigError(
                 f"device is {opening.device!r}, but vLLM runs on the devices in "
@@ -139,10 +134,7 @@ class VllmEngine(StepEngine):
     def _sampling_params(
         self, sampling: Sampling, key: str, first: int, *, n: int = 1, in_full: bool = True
     ) -> Any:
-        """Return vLLM's parameters for `n` samples from number `first` on.
-
-        vLLM gives sample i of a request the seed of the request plus i.
-        """
+        """Return vLLM's parameters; sample i has the seed of the request plus i."""
         return _params(
             self.reader.requested,
             n=n,
@@ -202,11 +194,7 @@ class VllmStream:
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Sample these numbers side by side; yield (number, response) as each finishes.
-
-        A sample has the seed that `generate` uses for the same prompt, key and number. Closing the
-        iterator aborts the others, which frees their places in the batch at once.
-        """
+        """Yield (number, response) as each finishes; closing the iterator aborts the others."""
         engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
         waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
         drawn = {name: list[Step]() for name in waiting}
@@ -243,10 +231,7 @@ def _params(
     in_full: bool = True,
     **more: Any,
 ) -> Any:
-    """Return vLLM's parameters for a request that returns the log-probabilities of these ids.
-
-    `in_full`: the request returns its output when it is finished, not after every step.
-    """
+    """Return vLLM's parameters for a request; `in_full`: one output, at its end."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

@@ -28,10 +28,7 @@ class Requests:
     def in_order(
         self, prompts: Sequence[Ids], params: Callable[[int], Any], samples: int = 1
     ) -> Iterator[Any]:
-        """Yield the finished output of each prompt, in their order.
-
-        Enough prompts are in flight to keep the engine busy; closing the iterator aborts them.
-        """
+        """Yield the finished output of each prompt in order; closing this aborts the rest."""
         most = max(1, 2 * self._engine.vllm_config.scheduler_config.max_num_seqs // samples)
         running: dict[str, int] = {}
         done: dict[int, Any] = {}

@@ -110,11 +110,7 @@ def train_probes(
     weight_decay: float = 0.01,
     seed: int = 0,
 ) -> Array:
-    """Train C probes, sigmoids, at once by AdamW on squared error; return their weights (C, D).
-
-    Each has its own labels, learning rate and epochs. All start from zero and see the same batches,
-    so each comes out as it would alone. For a bias, add a feature that is always 1.
-    """
+    """Train C probes, sigmoids without bias, side by side; return their weights (C, D)."""
     import torch
 
     count, width = features_ND.shape

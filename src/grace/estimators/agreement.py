@@ -54,10 +54,7 @@ class SemanticEntropy:
 
 
 def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list[int]:
-    """Return the cluster of each answer: the first whose first member agrees with it, or a new one.
-
-    A sample without an answer is a cluster of its own: no two of them agree.
-    """
+    """Return the cluster of each answer: the first whose first member agrees, or a new one."""
     first: list[str | None] = []
     numbers = []
     for answer in answers:
@@ -70,10 +67,7 @@ def cluster(answers: Sequence[str | None], rouge_threshold: float = 0.0) -> list
 
 
 def same_answer(first: str | None, second: str | None, rouge_threshold: float) -> bool:
-    """Whether two answers are equal, or alike by their words at the threshold (0: only equal).
-
-    Two texts with other numbers, or of which one denies the other, are never the same.
-    """
+    """Whether two answers are equal or alike, and differ in no number and no denial."""
     if first is None or second is None:
         return False
     return first == second or alike(first, second, rouge_threshold)

@@ -80,12 +80,7 @@ class PTrue:
 
 
 def verdict_tokens(tokenizer: Any, template: Verdicts) -> tuple[list[int], list[int]]:
-    """Return the first tokens of the right word and of the wrong one, with any spacing.
-
-    A reply may begin with the word, with a space and the word, or on a new line: three different
-    tokens in tokenizers of the SentencePiece kind, which put a space before the first word.
-    Tokens that begin both words carry no information and are left out.
-    """
+    """Return the first tokens of the right and the wrong word, with any spacing; none in both."""
     right, wrong = (
         {_first_token(tokenizer, lead, word) for lead in LEADS}
         for word in (template.right, template.wrong)

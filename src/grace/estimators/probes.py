@@ -28,10 +28,7 @@ def known(train: Samples, rows: Rows) -> tuple[Array, list[str]]:
 
 
 def fit_on_states(read: Read, splits: Splits, seed: int, first: float = FIRST) -> Fitted:
-    """Fit on states, each (rows, D), with a penalty each, chosen on folds grouped by question.
-
-    Log-odds stay within +-log(n + 1) for n training responses, as those of GrACE.
-    """
+    """Fit on states, each (rows, D), with a penalty each, chosen on folds grouped by question."""
     rows = ended_rows(splits.train)
     label_N, questions = known(splits.train, rows)
     check_several(questions)

@@ -29,10 +29,7 @@ class Prompt(NamedTuple):
     second_turn: bool = False
 
     def turns(self, samples: Samples, row: int, *, bare: bool = False) -> list[Message]:
-        """Return the conversation that asks about one response.
-
-        `bare` leaves out the examples that were before the question when it was answered.
-        """
+        """Return the conversation about one response; `bare`: without the examples before it."""
         answer = samples.responses[row].text.strip()
         if self.second_turn:
             messages = list(samples.messages[row])
@@ -53,10 +50,7 @@ class Shots(NamedTuple):
     def contexts(
         self, tokenizer: Any, prompt: Prompt, samples: Samples, rows: Rows
     ) -> list[list[int]]:
-        """Return the token ids of the prompt about each response, after the shots.
-
-        A model that reasons before it answers replies at once here.
-        """
+        """Return the token ids of the prompt about each response, after the shots."""
         chats = [
             joined(self.turns, prompt.turns(samples, row, bare=bool(self.turns))) for row in rows
         ]
@@ -75,10 +69,7 @@ class Verdicts(NamedTuple):
 def draw_shots(
     verdicts: Verdicts, count: int, splits: Splits, engine: Engine, *, name: str, seed: int
 ) -> Shots:
-    """Draw `count` training responses, with the right reply to each, for the estimator `name`.
-
-    They are plain text where questions are asked as plain text, or there is no chat template.
-    """
+    """Draw `count` training responses, with the right reply to each, for the estimator `name`."""
     if not count:
         return Shots()
     train = splits.train
@@ -135,12 +126,7 @@ def candidates(splits: Splits, templates: Iterable[str]) -> list[tuple[Any, int]
 def tuned(
     choices: Iterable[Estimator], score: Score, splits: Splits, engine: Engine, seed: int
 ) -> Fitted:
-    """Choose the best of several estimators, and put a logistic regression of its score after it.
-
-    They are compared by the log loss of such a regression on at most `MOST` validation answers; for
-    an answer without a value the share of right answers is taken. Those whose prompts the model
-    cannot take are left out. If none gives any value, the result gives None to every answer.
-    """
+    """Choose the estimator with the best log loss after a logistic map, which stays."""
     few = splits.validation.part(range(min(MOST, len(splits.validation.responses))))
     tried: list[tuple[Fitted, Values]] = []
     refused: ModelError | None = None

@@ -117,10 +117,7 @@ class Evidence:
         return cls(zeros, zeros)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Evidence:
-        """Return the evidence of a recalibrated model: its two parts rescaled, and an offset.
-
-        They are those of c, so the bound comes first, that of `calibration.log_odds` included.
-        """
+        """Return the evidence of a recalibrated model: its two bounded parts, rescaled."""
         one, other, before = self.adjusted or (1.0, 1.0, 0.0)
         return replace(
             self,
@@ -150,10 +147,7 @@ class Evidence:
         return [value - middle for value, middle in zip(found, self.center, strict=True)]
 
     def outside(self, logprobs: Sequence[float]) -> bool:
-        """Return whether a response's tokens are unlike any in training.
-
-        Features are clipped to the training range, so c of such a response is a guess.
-        """
+        """Return whether a response's tokens are unlike any in training, so that c is a guess."""
         rows = zip(features(logprobs, 0.0)[:-1], self.low, self.high, self.weights, strict=False)
         return any(
             weight and not a - MARGIN * (b - a) <= value <= b + MARGIN * (b - a)
@@ -241,11 +235,7 @@ def along(
     ends: Sequence[float],
     evidence: Evidence | None,
 ) -> list[float]:
-    """Return c at every step of a response.
-
-    A response with an end has one reading more than tokens, that of the step that ended it; a
-    response that was cut has as many. `ends` are the log-probabilities of ending at each step.
-    """
+    """Return c at every step; an ended response has one reading more than tokens, a cut one not."""
     running, trace = Running(evidence), []
     for step, (read, end) in enumerate(zip(readings, ends, strict=True)):
         running.read(read, end)

@@ -75,10 +75,7 @@ class Trace:
         return fitted(cls, data, TRACE_FEATURES)
 
     def mapped(self, rows: float, evidence: float, offset: float) -> Trace:
-        """Return the trace of a recalibrated model (see `Evidence.mapped`).
-
-        The weighted readings are one part of the log-odds, everything else is the other.
-        """
+        """Return the trace of a recalibrated model: readings are one part, the rest the other."""
         slopes = [rows if name in READINGS else evidence for name in TRACE_FEATURES]
         parts = zip(slopes, self.weights, self.center, strict=True)
         read = sum((slope - evidence) * weight * middle for slope, weight, middle in parts)
@@ -135,13 +132,7 @@ def trace_features(
 
 
 def features_at(logprobs: Array, places: Array, reading_BQ: Array) -> Array:
-    """Return the `TRACE_FEATURES` at some steps of one response, shape (B, F).
-
-    Args:
-        logprobs: log-probabilities of its tokens, as `grace.evidence.clipped` returns them.
-        places: the steps (B,), each given by the number of tokens before it.
-        reading_BQ: the readings at each of these steps, as `trace_features` takes them.
-    """
+    """Return features (B, F) at steps, of clipped log-probabilities and readings (B, Q)."""
     sums = np.concatenate([[0.0], np.cumsum(logprobs)])
     lows = np.concatenate([[0.0], np.minimum.accumulate(logprobs)])
     first = float(logprobs[0]) if len(logprobs) else 0.0

@@ -30,10 +30,7 @@ LOG = "training_log.jsonl"
 def save_weights(
     peft_model: Any, directory: Path, base_model: str = "", state: dict[str, Any] | None = None
 ) -> None:
-    """Write the LoRA matrices, the `<CNF>` rows and the PEFT config, without any full matrix.
-
-    `state` holds the weights of a model that is sharded over processes.
-    """
+    """Write the LoRA matrices, the `<CNF>` rows and the PEFT config, without any full matrix."""
     peft_model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
     (directory / "README.md").unlink(missing_ok=True)
     tensors = load_file(directory / LORA_WEIGHTS)
@@ -80,11 +77,7 @@ def save_rows(
     layer_rows_EH: Any = None,
     prompts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an adapter without LoRA: rows of the output head, tokenizer, grace.json, model card.
-
-    `layer_rows_EH` read the MLP of the block that the record names, if it names one. `prompts` are
-    arrays that describe the prompts of training.
-    """
+    """Write an adapter without LoRA, with rows that read a block's MLP, if the record names one."""
     rows = {"rows": rows_ED, **(prompts or {})}
     rows |= {} if layer_rows_EH is None else {"layer_rows": layer_rows_EH}
     data = save_arrays({name: np.ascontiguousarray(value) for name, value in rows.items()})
@@ -118,10 +111,7 @@ def adapter_record(
     evidence: Evidence | None = None,
     **entries: Any,
 ) -> dict[str, Any]:
-    """Return the content of grace.json, with which an adapter is loaded and c is read.
-
-    `rows` is the number of rows that the model's vocabulary matrix needs, with those of `cnf`.
-    """
+    """Return the content of grace.json; `rows` is the size that the vocabulary matrix needs."""
     from grace.engines.local.loading import config_ends
 
     return {

@@ -123,10 +123,7 @@ def check_start(
 
 
 def adopt_settings(directory: RunDir, settings: RunSettings, redo: str | None) -> None:
-    """Write config.json, or check it; remove what the stages to be done again have written.
-
-    The new settings are written last, when nothing is left that was made with the old ones.
-    """
+    """Write config.json, last, or check it; remove what stages to be redone have written."""
     stored: Mapping[str, Any] = {}
     if directory.config.exists():
         stored = read_json(directory.config)
@@ -203,11 +200,7 @@ def stages_left(
 
 
 def refuse_changes(directory: RunDir, new: RunSettings, redo: str | None) -> str | None:
-    """Refuse settings that a run was not started with, unless the stages they change are redone.
-
-    Settings of stages after the first unfinished one may change: nothing of them is done. A run
-    that has not sampled anything yet takes any settings.
-    """
+    """Refuse changed settings, except of stages that are redone or not begun."""
     training = not directory.done("fit")
     free = [ESTIMATORS, *(f"paper.{name}" for name in FREE_IN_TRAINING if training)]
     stored = read_run_settings(directory.path)
@@ -252,10 +245,7 @@ def stages_alike(one: RunSettings, other: RunSettings) -> list[str]:
 
 
 def _first_stages(one: RunSettings, other: RunSettings) -> dict[str, str]:
-    """Return the settings that differ, each with the first stage that it changes.
-
-    Those of a method that neither has chosen change nothing.
-    """
+    """Return the settings that differ, each with the first stage that it changes."""
     used = {"grace", "paper"} & {one.method, other.method}
     stages = {}
     for key in differences(to_dict(one), to_dict(other)):

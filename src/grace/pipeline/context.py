@@ -169,11 +169,7 @@ class Context:
         self.shots: RowFile[Question] = directory.split(home).shots
 
     def elsewhere(self, task: str) -> Context:
-        """Return this run's models with the questions of another task.
-
-        If the answers are of the same kind, the run's own grader is kept, and the length that the
-        settings name; other answers have the length that they need, if it is more.
-        """
+        """Return this run's models on another task, graded alike if its answers are of one kind."""
         other, sample = load_task(task), self.settings.sample
         alike = other.kind == self.task.kind
         grade = dataclasses.replace(

@@ -29,11 +29,7 @@ STAGE = "fit"
 def side_by_side(
     work: Callable[[Chain], None], chains: Sequence[Chain], names: Sequence[str], jobs: int
 ) -> None:
-    """Do the work on every chain, `jobs` at a time; after a failure no further chain is started.
-
-    Each process gets an equal share of the processor's cores and puts its chain's name before
-    every line of progress.
-    """
+    """Do the work on every chain, `jobs` at a time; after a failure no further chain is started."""
     jobs = min(jobs, len(chains))
     if jobs == 1:
         for chain in chains:
@@ -115,11 +111,7 @@ class _Prefixed(io.TextIOBase):
 
 
 def train_together(path: Path) -> None:
-    """Train the adapter of a run in all processes at once; the first one writes. Resumes.
-
-    The stages before and after it are done in one process, those before first (`grace run RUN
-    --until features`). Processes on several machines must share the run's directory.
-    """
+    """Train the adapter of a run in all processes at once; the first one writes. Resumes."""
     context = open_run(path)
     directory = context.directory
     if context.settings.method != "paper":

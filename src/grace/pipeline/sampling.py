@@ -97,11 +97,7 @@ def answer(
 
 
 def answer_tuned(context: Context, split: Split) -> None:
-    """Let the tuned model answer a split's questions, and grade the answers; done once.
-
-    Without LoRA these are the backbone's answers, which are answered first if they are missing;
-    one forward pass over each gives its confidence.
-    """
+    """Let the tuned model answer and grade a split; without LoRA, rate the backbone's answers."""
     if context.directory.frozen:
         answer(context, "base", split)
         _rate_split(context, split)
@@ -163,11 +159,7 @@ def rounded(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def sample_split(context: Context, answers: Answers, split: Split, sampling: Sampling) -> None:
-    """Let a model answer a split's questions, one unit at a time; resumes.
-
-    The model is loaded only if a response is missing. The seconds are recorded under the stage
-    whose repetition removes the responses: they are known as long as the responses are kept.
-    """
+    """Let a model answer a split by units; resumes. Its seconds are kept as long as its answers."""
     if is_sampled(split, sampling.num_samples):
         return
     engine, questions = context.sampler(answers), split.questions.read()
@@ -186,20 +178,14 @@ def sample_split(context: Context, answers: Answers, split: Split, sampling: Sam
 
 
 def further(context: Context, count: int, temperature: float) -> Sampling:
-    """Return how further samples of the test questions are drawn.
-
-    Where the responses themselves were sampled they have another seed, or they would be the same.
-    """
+    """Return how further samples are drawn: with another seed, or they would be the same."""
     usual = sampling_for(context, "test")
     seed = usual.seed + 1 if usual.temperature else usual.seed
     return dataclasses.replace(usual, num_samples=count, temperature=temperature, seed=seed)
 
 
 def draw_further(context: Context, answers: Answers, split: Split, count: int) -> Draws:
-    """Return `count` further samples of the question of each response of a split.
-
-    They are drawn once per run, at `sample.draw_temperature`, and kept as a pool.
-    """
+    """Return `count` further samples of each response's question, drawn once per run."""
     temperature = context.settings.sample.draw_temperature
     pool = split.pool(count, temperature)
     sample_split(context, answers, pool, further(context, count, temperature))

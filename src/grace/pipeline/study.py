@@ -132,11 +132,7 @@ class Study(NamedTuple):
 def resolve_study(
     path: Path, recipe: Path | None, overrides: Sequence[str], *, seeds: int | None = None
 ) -> Study:
-    """Return the study of a new recipe, or that of an existing run or study with changes.
-
-    `data.task` among the overrides picks one of the study's tasks, where it has several. Whether
-    an existing run accepts other settings is checked by `run_study`.
-    """
+    """Return the study of a new recipe, or an existing one (or a task of it) with changes."""
     config = RunDir(path).config
     resumed = recipe is None and config.exists()
     study = _stored_study(config) if resumed else _new_study(recipe)

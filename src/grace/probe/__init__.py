@@ -56,10 +56,7 @@ def _choose(
     lambdas: Sequence[float],
     blocks: Sequence[int],
 ) -> Probe:
-    """Fit on the rows outside the folds `outer`; inner folds of those rows choose lambda.
-
-    Where they are a single fold, as with two questions, it is the largest.
-    """
+    """Fit on the rows outside the folds `outer`; inner folds of those rows choose lambda."""
     folds = int(fold_N.max()) + 1
     if folds - len(outer) < 2:
         lambdas = [max(lambdas)]

@@ -75,12 +75,7 @@ def fit_logistic(
     inner: Sequence[float] | None = None,
     seed: int = 0,
 ) -> Logistic:
-    """Fit weights and bias to blocks (N, D), choosing the penalty of each on held-out folds.
-
-    All rows of a group fall into one fold. `free` leaves the last block practically unpenalised
-    (`LEAST`), so that large penalties of the others lead to a fit of that block alone. The search
-    starts with the penalty `first`, and without each fold with `inner`.
-    """
+    """Fit blocks (N, D), each with a penalty chosen on grouped folds; `free`: the last has none."""
     fold_N = folds_of(groups_N, seed)
     weight_N = weights_of(groups_N) * (1.0 if weights_N is None else weights_N)
     search = _Search(blocks, labels_N, fold_N, weight_N, free)
@@ -113,10 +108,7 @@ def quick_loss(
     free: bool = False,
     first: float = FIRST,
 ) -> LayerLoss:
-    """Return how good fits with one penalty for all blocks are, in a sixth of the time of a fit.
-
-    `fold_N` are the folds of the rows, and the other arguments those of `fit_logistic`.
-    """
+    """Return how good fits with one penalty for all blocks are, in a sixth of the time of a fit."""
     search = _Search(blocks, labels_N, fold_N, None, free)
     best = best_common(search.loss, search.blocks, first)
     inner = []
@@ -328,10 +320,7 @@ class _Problem:
     def fit(
         self, rows_NK: Array, penalties: tuple[float, ...], start_WK: Array | None = None
     ) -> Array:
-        """Return the weight of each column (W, K) in K fits, each to some of the rows.
-
-        They are one problem for L-BFGS, so that each of its steps reads the design matrix once.
-        """
+        """Return the weight of each column (W, K) in K fits, each to some of the rows."""
         from scipy.linalg import get_lapack_funcs
         from scipy.optimize import minimize
 
@@ -390,10 +379,7 @@ class _Problem:
 
 
 def _factor(square: Array, jitter: float) -> Array:
-    """Return the upper Cholesky factor of a matrix with a little added to its diagonal.
-
-    It is ten times more, and so on, where rounding leaves the matrix without a factor.
-    """
+    """Return the upper Cholesky factor of a matrix with a little added to its diagonal."""
     from scipy.linalg import LinAlgError, cholesky
 
     size = float(square.diagonal().mean()) or 1.0

@@ -28,10 +28,7 @@ def best_separate(loss: Callable[[Penalties], float], blocks: int, first: float)
 def _descend(
     loss: Callable[[Penalties], float], best: Penalties, blocks: Collection[int]
 ) -> Penalties:
-    """Raise the penalty of some blocks while the loss falls; if it never does, lower it.
-
-    These blocks have the same penalty.
-    """
+    """Raise the penalty of some blocks while the loss falls; if it never does, lower it."""
     for step in (1, -1):
         moved = False
         while True:

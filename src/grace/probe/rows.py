@@ -60,10 +60,7 @@ def check_several(groups_N: Sequence[Hashable]) -> None:
 
 
 def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Array:
-    """Assign a fold to every row: rows of one group share a fold, and folds are of similar size.
-
-    There are `folds` of them, or as many as groups if those are fewer.
-    """
+    """Assign a fold to every row: rows of one group share a fold, and folds are of similar size."""
     rows_of: dict[Hashable, list[int]] = {}
     for row, group in enumerate(groups_N):
         rows_of.setdefault(group, []).append(row)
@@ -91,10 +88,7 @@ class Sourced(NamedTuple):
 
 
 def sourced(sources_N: Sequence[str], groups_N: Sequence[Hashable]) -> list[Sourced]:
-    """Return the groups with their sources; sources of too few answers count as one together.
-
-    Where these are too few as well, they are of the largest source.
-    """
+    """Return the groups with their sources; sources of too few answers count as one together."""
     sizes = collections.Counter(sources_N)
     few = {source for source, size in sizes.items() if size < FEWEST}
     largest = max(sizes, key=sizes.__getitem__, default="")

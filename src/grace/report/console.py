@@ -34,10 +34,7 @@ NAME_LINES = 2
 
 
 def render_table(report: Report, *, written: bool = True) -> RenderableType:
-    """Return the main tables, one per task, for a console of any width.
-
-    `written`: there is a report.md, which has what does not fit here.
-    """
+    """Return the main tables, one per task; `written`: report.md has what does not fit here."""
     from rich.console import Group as Together
     from rich.text import Text
 

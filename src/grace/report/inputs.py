@@ -83,10 +83,7 @@ class EstimatorResult:
         return self.task, self.train_task, self.backbone, self.estimator, self.seed
 
     def parts(self, names: Sequence[str]) -> Iterator[EstimatorResult]:
-        """Yield the results of the responses of each name, as a task of its own.
-
-        With one name there are none, and a name needs `FEWEST_OF_A_PART` responses.
-        """
+        """Yield the results by name of the responses, as tasks, from `FEWEST_OF_A_PART` on."""
         rows_of = group_by(range(len(names)), names.__getitem__)
         for name in sorted(rows_of) if len(rows_of) > 1 else ():
             rows = rows_of[name]
@@ -172,14 +169,7 @@ class ReportInput:
 
 
 def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
-    """Join several inputs, with their raw confidences, so that statistics are over all of them.
-
-    An estimator that two runs share counts once, at the cost that the first one measured. If a
-    later run has other results for it, these are named after that run ("platt@half"). Targets are
-    pooled per training task over the runs whose `report.name` is the first one's, equal notes
-    appear once, settings that differ are listed side by side, and examples come from the first run
-    of each task.
-    """
+    """Join inputs; an equal estimator counts once, another with its name is named after its run."""
     inputs = list(runs)
     if not inputs:
         raise UserInputError("there are no runs to report; name at least one")

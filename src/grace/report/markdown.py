@@ -63,10 +63,7 @@ def _table(table: Table) -> list[str]:
 
 
 def _cell(cell: Cell) -> str:
-    """Show the whole of a cell: the best in bold, the second in italics, "=" for a tie.
-
-    The verdict "unclear" is left out, as the interval holds 0.
-    """
+    """Show the whole of a cell: the best in bold, the second in italics, "=" for a tie."""
     verdict = "" if cell.verdict in ("", "unclear", "equal") else f"**{cell.verdict}**"
     text = cell.plain + " =" * cell.tied
     text = " ".join(part for part in (cell.before, text, verdict) if part)

@@ -193,10 +193,7 @@ ACCESS = ("text", "logprobs", "hidden states", "weights")
 
 
 def label(estimator: str) -> str:
-    """Return the label of an estimator, also of "name+recalibration", "name@base" and "name@run".
-
-    An estimator that is not in `LABELS` keeps its name, with spaces for underscores.
-    """
+    """Return the label of an estimator, also with +recalibration, @base and @run."""
     full, plus, recalibration = estimator.partition("+")
     name, _, at = full.partition("@")
     shown = LABELS.get(name, name.replace("_", " "))
@@ -248,12 +245,7 @@ def shown_budget(budgets: Iterable[int]) -> int:
 def strategy_name(
     strategy: str, estimator: str | None, threshold: float | None, *, whose: bool = True
 ) -> str:
-    """Return the label of a strategy, as in "GrACE-ES (stop at 0.8)".
-
-    `strategy` is `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`. Without `@` the samples are the
-    backbone's, or the tuned model's where it gives the confidences. Without `whose` the label does
-    not name the model whose samples they are.
-    """
+    """Return the label of `[ESTIMATOR-]RULE[,OPTIONS][@SAMPLES]`: "GrACE-ES (stop at 0.8)"."""
     name, _, samples = strategy.partition("@")
     rule, _, options = name.partition(",")
     source, dash, rule = rule.rpartition("-")

@@ -56,11 +56,7 @@ def unlike_samples(report: Report) -> list[str]:
 
 
 def _simpler(report: Report) -> list[str]:
-    """Return a warning for each task and backbone on which a simpler estimator is better.
-
-    It is better if its log loss on validation answers is smaller by more than a standard error;
-    else the Brier score decides in the same way. Over several seeds, both are about the mean.
-    """
+    """Return warnings where a simpler estimator is better by log loss, else by Brier score."""
     places = group_by(report.validation, lambda row: row.place)
     lines = []
     for place, rows in places.items():

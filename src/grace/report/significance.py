@@ -124,10 +124,7 @@ class Trials:
     def paired(
         self, a: Sequence[EstimatorResult], b: Sequence[EstimatorResult]
     ) -> dict[str, Paired]:
-        """Compare two lists of results, one per seed, on the seeds and responses in both.
-
-        Returns the comparison by metric; nothing when they share none.
-        """
+        """Compare two lists of results, one per seed, on the seeds and responses in both."""
         other = {result.seed: result for result in b}
         sides, seeds, n = [], [], 0
         for result in a:
@@ -155,11 +152,7 @@ class Trials:
 
 
 def leader(mean: Mapping[str, float], better: int, compare: Compare) -> str | None:
-    """Return the estimator with the best mean that no other is clearly better than, if any.
-
-    Means can mislead where estimators rate different responses; then the paired difference,
-    over the responses that both rate, decides.
-    """
+    """Return the best that no other is clearly better than, in the responses that both rate."""
     defined = {name: value for name, value in mean.items() if not math.isnan(value)}
     if not defined:
         return None

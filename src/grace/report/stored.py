@@ -29,10 +29,7 @@ def _no_report(path: Path) -> RunError:
 
 
 def own_row(path: Path) -> dict[str, Any] | None:
-    """Read the row about the trained confidence on the task that it was trained for.
-
-    A run has it in report.json, an exported model in grace.json; None where neither has it.
-    """
+    """Read the row about the trained confidence on the task that it was trained for."""
     report = path / "report.json"
     if report.exists():
         content = read_json(report)

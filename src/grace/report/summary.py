@@ -337,10 +337,7 @@ def seed_rows(replay: Replay) -> list[SeedStrategy]:
 
 
 def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
-    """Yield the samples that strategies with a threshold need for the accuracy of `REFERENCES`.
-
-    The references are over the backbone's samples, and over those that the strategy votes over.
-    """
+    """Yield the samples that strategies with a threshold need for the accuracy of `REFERENCES`."""
     scaling, first = _scaling(group), group[0]
     budget = shown_budget(scaling.budgets)
     for curve in scaling.curves.values():
@@ -368,12 +365,7 @@ def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
 
 
 def _strategies(group: Sequence[Replay]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of every strategy at every budget.
-
-    `gain` is the paired difference in accuracy to SC over the backbone's samples, `gain_own` that
-    to SC over the tuned model's samples, for strategies that vote over these. `used` are the shares
-    of questions that took 1, 2, ... samples.
-    """
+    """Yield every strategy at every budget; `gain` is to SC over base, `gain_own` over its own."""
     scaling, first = _scaling(group), group[0]
     for name, budget in itertools.product(scaling.curves, scaling.budgets):
         curve, answers = scaling.curves[name], first.answers[name]

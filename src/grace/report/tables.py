@@ -126,10 +126,7 @@ def percent(
 
 
 def points(metric: str, value: float | None, interval: Interval | None) -> Cell:
-    """Show a difference in percentage points, with a verdict.
-
-    The verdict is "better", "worse", "equal", or "unclear" where the interval holds 0 or is None.
-    """
+    """Show a difference in points: better, worse, equal, or "unclear" where 0 is inside."""
     if value is None or interval is None:
         return Cell(NONE, verdict="unclear", value=value)
     low, high = interval
@@ -449,10 +446,7 @@ def _budget_table(rows: Sequence[JointStrategy]) -> Table:
 
 
 def _repeats(row: JointStrategy, rows: Sequence[JointStrategy]) -> bool:
-    """Whether a strategy over the tuned model's samples has the numbers of the one over the base's.
-
-    Without LoRA the samples are the same.
-    """
+    """Whether a strategy over tuned samples has the numbers of base ones, as without LoRA."""
     name, _, samples = row.strategy.partition("@")
     same = ("accuracy", "interval", "mean_samples", "mean_tokens")
     return bool(samples) and any(

@@ -60,11 +60,7 @@ PAGE_HEADERS = {
 
 
 def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
-    """Return the ASGI application that serves a model.
-
-    `app.state.end()` answers every waiting request with 503; call it when the server must stop
-    before they are done.
-    """
+    """Return the ASGI application; `app.state.end()` answers all that wait with 503."""
     service = Service(model, settings)
 
     @asynccontextmanager

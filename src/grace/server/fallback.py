@@ -55,10 +55,7 @@ class Fallback:
         body: ChatRequest,
         messages: Sequence[Message],
     ) -> AsyncGenerator[Any, None]:
-        """Yield the events of a job of one answer, or those of the other model's answer instead.
-
-        Text waits until c is known.
-        """
+        """Yield the events of a job of one answer, or of the other model's; text waits for c."""
         deadline, held = time.monotonic() + self._timeout_s, list[Any]()
         async with aclosing(arriving):
             async for event in arriving:

@@ -92,11 +92,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        """Refuse a host name that is not the server's own (DNS rebinding).
-
-        A web page can make its own domain resolve to this machine, and its scripts could then read
-        the answers. IP addresses are accepted: nobody can make one point elsewhere.
-        """
+        """Refuse a host name that is not the server's own (DNS rebinding); IPs are safe."""
         name = _name_in(host)
         if not name or name in self._hosts or _is_address(name):
             return

@@ -99,10 +99,7 @@ class ChatMessage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_only(cls, data: Any) -> Any:
-        """Turn the call of a function into what the model wrote, and its result into a user turn.
-
-        An assistant turn without content is a refusal.
-        """
+        """Turn a function's call and its result into text turns; no content is a refusal."""
         if not isinstance(data, dict):
             return data
         if data.get("role") == "tool":

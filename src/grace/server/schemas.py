@@ -262,10 +262,7 @@ def responses(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> d
 def complete_document(
     app: FastAPI, *, protected: bool, events: Sequence[type[BaseModel]] = ()
 ) -> None:
-    """Add to the OpenAPI document what FastAPI cannot know; call it after the last route.
-
-    `events` are further events of streams.
-    """
+    """Add what FastAPI cannot know, such as `events` of streams; call it after the last route."""
     document = app.openapi()  # FastAPI keeps this very object and serves it
     parts = document["components"]
     chunks: list[type[BaseModel]] = [*CHUNKS, *events]

@@ -130,10 +130,7 @@ class Service:
     async def _converse(
         self, body: ChatRequest, form: Form | None, request: Request, writer: Writer
     ) -> Response:
-        """Answer a conversation; a single user turn is a question and gets the training prompt.
-
-        The confidence is calibrated if the model reads the prompt of the training run.
-        """
+        """Answer a conversation; a single user turn is a question and gets the training prompt."""
         messages = body.chat
         calibrated = self.model.is_trained_on(messages)
         alone = len(messages) == 1 and messages[0]["role"] == "user"
@@ -274,10 +271,7 @@ class Service:
         grace_fields: GraceFields | None = None,
         writer: Writer = CHAT,
     ) -> Response:
-        """Run a job; answer with the whole or with a stream.
-
-        A stream begins with the job's first event, so an error before it still has its status.
-        """
+        """Answer whole or by a stream, whose first event comes first: an error keeps its status."""
         answer = Answer(envelope, self.counters, grace_fields, writer)
         arriving = self.line.events(job, request)
         if self._fallback is not None and isinstance(body, ChatRequest) and body.n == 1:

@@ -65,11 +65,7 @@ def check_vacant(directory: Path) -> None:
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a new directory and put it in place of `directory` with one rename; on an error, do not.
-
-    A link stays: the directory that it points to is replaced. The files get the permissions of the
-    umask, even if a library made them private.
-    """
+    """Fill a new directory and put it in place with one rename; a link to one stays."""
     directory = directory.resolve()
     partial = directory.with_name(f".{directory.name}.partial")
     old = directory.with_name(f".{directory.name}.old")

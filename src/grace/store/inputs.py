@@ -59,11 +59,7 @@ class Untyped(str):
 
 
 def spelt(value: Any) -> Any:
-    """Return the list or object that a text spells in JSON or Python; any other value as it is.
-
-    A typed text counts only if it has a quote after its bracket, as a string in JSON Lines. One
-    that looks like such a text and cannot be read is a `ValueError`.
-    """
+    """Return the list or object that a text spells in JSON or Python; any other value as it is."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -114,11 +110,7 @@ def read_rows(
     choose: Choose | None = None,
     bad: Bad | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows `start` to `stop` of a source, counted from 0; all of them by default.
-
-    `choose` picks the columns of a table; `bad` gets the error of a line of JSON that cannot be
-    read, and reading goes on.
-    """
+    """Yield the rows `start` to `stop`; `bad` gets the errors of lines, and reading goes on."""
     path = Path(source)
     if is_hub(source):
         yield from _hub_rows(str(source), start, stop, choose)
@@ -218,10 +210,7 @@ def _document(source: IO[bytes], name: str) -> list[Any]:
 
 
 def _inner_rows(value: Any) -> list[Any]:
-    """Return the rows in a JSON value, however deep, also those of a table that is kept by columns.
-
-    They are the objects with a usual column, and all that stand in a list with one.
-    """
+    """Return the rows in a JSON value, however deep, also of a table kept by columns."""
     if isinstance(value, list):
         if any(isinstance(item, dict) and _is_row(item) for item in value):
             return value

@@ -114,10 +114,7 @@ def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSe
 def _find(
     names: Sequence[str], data: DataSettings, where: str, fields: dict[str, Any] | None = None
 ) -> Columns:
-    """Return the columns among `names`, those with a value, of a row or, without, of a header.
-
-    An empty option before one with a value counts, so that it can be refused.
-    """
+    """Return the columns among `names`, those with a value, of a row or, without, of a header."""
     every = list(names if fields is None else fields)
     for kind, named in (("question", data.question_field), ("answer", data.answer_field)):
         if named and named not in every:
@@ -133,10 +130,7 @@ def _find(
 
 
 def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
-    """Return a row's fields with those of a question that is an object, as in the raw ARC.
-
-    Columns such as choices.text, as pandas flattens objects, are one object again.
-    """
+    """Return a row's fields with those of a question that is an object, as in the raw ARC."""
     fields = row.fields
     parts = {name: name.split(".", 1) for name in fields if _FLATTENED.fullmatch(name)}
     if parts:
@@ -157,10 +151,7 @@ def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
 
 
 def _filled(fields: dict[str, Any]) -> list[str]:
-    """Return the columns with a value; an empty list of choices is none, as of an open question.
-
-    Nor is an empty question beside another one: an instruction without an input.
-    """
+    """Return the columns with a value; an empty question beside another is none."""
     asked = [name for name in fields if plain(name) in QUESTION]
     empty = {name for name in asked if is_empty(fields[name])}
     return [
@@ -175,10 +166,7 @@ def _filled(fields: dict[str, Any]) -> list[str]:
 def _option_columns(
     names: Sequence[str], where: str, answers: str, fields: dict[str, Any] | None
 ) -> tuple[tuple[str, ...], bool]:
-    """Return the column with a list of options, or those with one each; and whether they are wrong.
-
-    Without fields, they are those of a header that may hold options.
-    """
+    """Return the columns with a list of options, or with one each; and whether they are wrong."""
     if choices := _pick(CHOICES, names, "", "choices", where):
         return (choices,), False
     families = _families(names if fields is None else fields)

@@ -28,12 +28,7 @@ _SIGNS = re.compile(  # all but punctuation, which counts within numbers, as a m
 def draw(
     name: str, pools: Pools, parse: Parse, split: str, data: DataSettings, seed: int
 ) -> list[Question]:
-    """Return the questions of one split: `data.train`, `data.validation` or `data.test` many.
-
-    Where that is 0, return all of the pool, up to `MOST`. Pools without validation questions have
-    them held out of the training pool. Pools are read in the order test, validation, train, so that
-    a test question that stands in another pool too stays in the test split.
-    """
+    """Return a split's questions, test first, so that one in two pools stays in the test split."""
     readers = {"test": pools.test, "validation": pools.validation or list, "train": pools.train}
     held_out = pools.validation is None
     last = "train" if held_out and split == "validation" else split
@@ -73,11 +68,7 @@ def _hold_out(
 def sizes(
     available: int, data: DataSettings, splits: Sequence[str] = SPLIT_NAMES
 ) -> dict[str, int]:
-    """Return the size of each split of one pool: half, a sixth and a third of its questions.
-
-    Sizes that the settings name come first; those of train include the examples that are shown
-    before every question.
-    """
+    """Return the sizes of splits of one pool: those that are set, else half, a sixth, a third."""
     named = {split: int(getattr(data, split)) for split in splits}
     if named.get("train"):
         named["train"] += max(data.shots, 0)
@@ -142,10 +133,7 @@ def parse_rows(name: str, rows: Sequence[Row], parse: Parse) -> list[Question]:
 
 
 def disjoint(pools: Iterable[list[Question]]) -> list[list[Question]]:
-    """Return the pools without repeated questions; the first one of the first pool is kept.
-
-    A repeat has the same id, or the same text and, in any order, the same options.
-    """
+    """Return the pools without repeated questions (id, or text and options); the first stays."""
     seen: set[tuple[str, ...]] = set()
     ids: set[str] = set()
     kept: list[list[Question]] = []

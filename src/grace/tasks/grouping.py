@@ -15,10 +15,7 @@ _LABEL = re.compile(r"\n[ \t]*\w+[ \t]*:\s*$")  # such as "A:", for the answer t
 
 
 def asked_key(asked: str | Sequence[Message], choices: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return what makes two questions the same, of a question or of a conversation's last turn.
-
-    What stands around the question, such as a system prompt or examples, does not count.
-    """
+    """Return what makes two questions the same, of a question or of a conversation's last turn."""
     if not isinstance(asked, str):
         turns = [turn["content"] for turn in asked if turn["role"] == "user"]
         last = (turns or [turn["content"] for turn in asked])[-1]
@@ -28,10 +25,7 @@ def asked_key(asked: str | Sequence[Message], choices: Iterable[str] = ()) -> tu
 
 
 def together(keys_N: Iterable[Iterable[Hashable]]) -> list[int]:
-    """Number the rows: those that share a key, also by way of others, have the same number.
-
-    A row without a key has its own.
-    """
+    """Number the rows: those that share a key, also by way of others, have the same number."""
     of_key: dict[Hashable, int] = {}
     parent: list[int] = []
 

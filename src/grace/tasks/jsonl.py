@@ -73,11 +73,7 @@ class Jsonl:
         return ask(question, data)
 
     def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return what votes count: a letter, a number, yes or no, or the short answer in one form.
-
-        With choices it is the letter of the option that is named; a letter that no option has is
-        none.
-        """
+        """Return what votes count: the letter of an option, a number, yes or no, a short answer."""
         return answers.read(text, self.kind, choices)
 
 

@@ -30,10 +30,7 @@ def parse(row: Row) -> Question | None:
 
 
 def parse_options(options: str) -> tuple[str, ...]:
-    """Return the option texts of "a ) 38 , b ) 27,675 , ..." or "['a ) 4', 'b ) 5', ...]".
-
-    A comma separates only where the next letter and a parenthesis follow.
-    """
+    """Return the option texts of "a ) 38 , b ) 27,675 , ..." or "['a ) 4', 'b ) 5', ...]"."""
     starts: list[re.Match[str]] = []
     for start in _OPTION.finditer(options):
         if start[1] == "abcde"[len(starts) : len(starts) + 1]:

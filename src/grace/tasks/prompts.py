@@ -48,13 +48,7 @@ PLACES = re.compile(r"\{(question|options)\}")
 
 
 def ask(question: Question, data: DataSettings) -> list[Message]:
-    """Return the turns that ask a question, by default in the paper's words.
-
-    For an open question the paper has one user turn that begins with instructions; for multiple
-    choice a system turn with instructions and a user turn with the options. `data.system` and
-    `data.template` replace the instructions, `data.prompt` short leaves them out for open
-    questions, and `data.prompt` text writes one turn of plain text.
-    """
+    """Return the turns that ask a question, in the paper's words or those of `data`."""
     options = lettered(question.choices)
     if data.prompt == "text" or data.template:
         template = data.template or (CHOICE_TEXT if options else OPEN_TEXT)
@@ -74,10 +68,7 @@ def ask(question: Question, data: DataSettings) -> list[Message]:
 def conversation(
     task: Task, question: Question, data: DataSettings, shots: Sequence[Question] = ()
 ) -> list[Message]:
-    """Return the turns that ask a question, after the examples `shots` with their answers.
-
-    The system turn and the paper's instructions stand at the beginning only.
-    """
+    """Return the turns that ask a question, after the examples `shots` with their answers."""
     turns: list[Message] = []
     for shot in shots:
         turns += [*task.messages(shot, data), {"role": "assistant", "content": _reply(shot, data)}]
@@ -93,11 +84,7 @@ def conversation(
 def draw_training(
     task: Task, data: DataSettings, seed: int
 ) -> tuple[list[Question], list[Question]]:
-    """Return the examples that are shown before every question, and the training questions.
-
-    The examples are the first of the training pool in the seed's order, so that they do not depend
-    on the number of training questions.
-    """
+    """Return the examples shown before every question, the pool's first, and training questions."""
     shots = max(data.shots, 0)
     wanted = dataclasses.replace(data, train=data.train + shots, shots=0) if data.train else data
     try:

@@ -63,11 +63,7 @@ def folder_pools(folder: Path, read: Read | None = None) -> Pools:
 
 
 def named_pools(where: str, parts: Mapping[str, str], read: Read, ending: str = "") -> Pools:
-    """Return the pools of the parts train, validation and test.
-
-    Without a test part, the validation part is the test split. The stand-ins `train_from_dev` and
-    `validation_from_dev` are used where `train` is missing.
-    """
+    """Return the pools of train, validation and test (without it, validation's)."""
     train, validation, test = (parts.get(name) for name in SPLIT_NAMES)
     if train is None and "train_from_dev" in parts:
         train, validation = parts["train_from_dev"], parts.get("validation_from_dev")

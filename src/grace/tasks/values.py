@@ -54,10 +54,7 @@ class SourceRow(Row):
 def question_rows(
     source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
 ) -> Iterator[Row]:
-    """Yield the rows of a source; of a table, only the columns of a question are read.
-
-    The columns are logged once if their names leave a doubt.
-    """
+    """Yield the rows of a source; of a table, only the columns of a question are read."""
     if str(source) == "-":
         raise DataError(
             "questions cannot come from a pipe, because they are read more than once; save them "
@@ -119,10 +116,7 @@ def row_id(row: Row) -> str:
 
 
 def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
-    """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it.
-
-    Any other value stays as it is.
-    """
+    """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it."""
     what = f'{where}: "{name}"'
     value = spelt_in(fields[name], what)
     if (

@@ -104,11 +104,7 @@ def _minutes(header: Header) -> int:
 
 @contextlib.contextmanager
 def _loading(file: Path) -> Iterator[Path]:
-    """Yield a folder with the file alone, and turn errors of transformers into a `ModelError`.
-
-    Otherwise transformers would also read the files beside it. Progress bars are shown on a
-    terminal only.
-    """
+    """Yield a folder with the file alone, and turn errors of transformers into a `ModelError`."""
     quiet = contextlib.nullcontext()
     if not sys.stderr.isatty():
         quiet = contextlib.redirect_stderr(io.StringIO())  # type: ignore[assignment]
@@ -174,11 +170,7 @@ def _check_vocabulary(file: Path, header: Header, model: Any, tokenizer: Any) ->
 
 
 def _set_ends(header: Header, model: Any) -> None:
-    """Set the end tokens of a model to all those that the file names.
-
-    If the file's EOS is among the loader's own end tokens, those are kept, since the loader knows
-    more of some models.
-    """
+    """Set the end tokens that the file names, and the loader's own if its EOS is one of these."""
     rows = count_rows(model)
     named = [header.number(f"tokenizer.ggml.{name}_token_id") for name in ENDS]
     loaders = ids_in(model.generation_config.eos_token_id)
@@ -221,11 +213,7 @@ The weights of `{file.name}`, unpacked to float32 by transformers {version("tran
 
 
 def scale_positions(file: Path, header: Header, config: Any) -> None:
-    """Set the scaling of rotary positions in a model's config.
-
-    Llama 3.1 and later divide low rotary frequencies by a factor. A file has the divisors of all
-    frequencies; the settings that give these divisors are put into the config.
-    """
+    """Put the settings that give the file's divisors of rotary frequencies into the config."""
     scaling = header.text(f"{header.text('general.architecture')}.rope.scaling.type")
     divisors = next((tensor.data for tensor in header.tensors if tensor.name == DIVISORS), None)
     kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")

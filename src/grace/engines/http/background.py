@@ -122,10 +122,7 @@ async def as_finished(
 async def in_order(
     coroutines: Iterable[Coroutine[Any, Any, Value]], ahead: int
 ) -> AsyncGenerator[Value, None]:
-    """Yield the values of coroutines in order, `ahead` of them running at a time.
-
-    Closing this cancels those that run, and takes no more from `coroutines`.
-    """
+    """Yield the values of coroutines in order, `ahead` of them running; closing cancels these."""
     running: deque[asyncio.Task[Value]] = deque()
     try:
         for coroutine in coroutines:

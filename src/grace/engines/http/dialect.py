@@ -45,11 +45,7 @@ class Request(NamedTuple):
 
 
 def sample_body(model: str, reader: Reader, request: Request) -> Json:
-    """Return the body of a request for one sample.
-
-    Settings that a server would otherwise take from the model's generation_config.json, such as a
-    top-k or a repetition penalty, are switched off.
-    """
+    """Return the request of one sample; a server's own defaults, as of top-k, are switched off."""
     sampling = request.sampling
     body: Json = {
         "model": model,

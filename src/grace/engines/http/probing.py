@@ -125,11 +125,7 @@ async def model_of(upstream: Upstream, name: str | None, card: Json) -> Json:
 
 
 async def _of_llama_server(upstream: Upstream, found: Json) -> Json:
-    """Return llama-server's description of its file, with vLLM's keys; `root` is its folder.
-
-    llama-server handles as many requests at a time as it has slots. More connections would starve
-    each other, so the client's limit is lowered. Older ones name a slot's context in /props only.
-    """
+    """Return llama-server's description with vLLM's keys; its slots limit the connections."""
     meta, props = found.get("meta") or {}, await upstream.json("/props")
     with parsing("the upstream describes its model in another form than llama-server's"):
         file = str(props.get("model_path") or "")

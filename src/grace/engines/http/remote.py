@@ -174,11 +174,7 @@ class Remote:
         return self.reader.confidence(await self.scored(*self.reader.read_for_c(prompt, response)))
 
     async def scored(self, prompt: Ids, response: Ids) -> Scored:
-        """Return a given response with its log-probabilities and readings.
-
-        If c needs the end step alone, it comes with the log-probabilities in one request. Otherwise
-        each step is a request, and the server caches their common prefix.
-        """
+        """Return a given response: one request if c needs the end alone, else one for each step."""
         await self.check()
         context, requested = [*prompt, *response], self.reader.requested
         if response and not (self.stepwise or self.served.lora or self.reader.every_step):
@@ -247,10 +243,7 @@ class RemoteStream:
         self._sampling, self._key = sampling, key
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Sample these numbers side by side; yield (number, response) as each finishes.
-
-        Closing the iterator ends the other requests.
-        """
+        """Sample these numbers side by side; closing the iterator ends the other requests."""
         running = self._calls.iterate(as_finished(map(self._sample, numbers)))
         with closing(running):
             yield from running

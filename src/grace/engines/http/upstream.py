@@ -73,10 +73,7 @@ class Upstream:
         self._client = _client(api_key, timeout_s)
 
     def until(self, deadline: float) -> Upstream:
-        """Return this client for one caller, who waits until a deadline (`time.monotonic`).
-
-        If the server asks to wait beyond the deadline, the request fails at once.
-        """
+        """Return this client for one caller, whose requests fail rather than outlast a deadline."""
         mine = copy.copy(self)
         mine._deadline = deadline
         return mine

@@ -90,11 +90,7 @@ def read_prompt_ends(adapter: Path, model: Any, manifest: dict[str, Any]) -> Pro
 def load_adapter(
     model: Any, adapter: Path, manifest: dict[str, Any], readout: Readout | None
 ) -> Any:
-    """Return the model with an adapter, merged if the weights are float32.
-
-    The vocabulary grows to its size in training, and the tokens that are read have no bias. The
-    rows of an adapter without LoRA are put in later (`put_rows`).
-    """
+    """Return the model with an adapter, merged if in float32; rows without LoRA come later."""
     rows_only = (adapter / ROWS).is_file()
     if not rows_only and not (adapter / LORA_CONFIG).is_file():
         raise ModelError(f"{adapter} has no {LORA_CONFIG}; give a trained adapter directory")

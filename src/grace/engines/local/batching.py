@@ -28,14 +28,7 @@ def group(
     new_tokens: int = 0,
     even: bool = True,
 ) -> list[list[int]]:
-    """Return batches of indices, longest sequence first, at least one sequence per batch.
-
-    A batch holds at most `max_rows` rows and, padded, about `max_tokens` tokens; each sequence
-    counts `num_samples` times, with `new_tokens` more. `even`: if all sequences share a prefix,
-    which is read once, a batch also ends before a sequence whose remainder is less than half as
-    long as the first one's, since most of it would be padding. The result depends on the arguments
-    alone.
-    """
+    """Return batches of indices, longest first; `even`: none mixes short and long remainders."""
     lengths = list(map(len, sequences))
     common = shared(sequences) if lengths and even else 0
     batches: list[list[int]] = []

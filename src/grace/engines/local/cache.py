@@ -72,11 +72,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
 
 
 def regroup(cache: Any, kept: Tensor, others: Any, width: int) -> bool:
-    """Keep some rows of a cache and add all of another, right-aligned in `width` columns.
-
-    Returns whether the cache could do so. One with another memory than keys and values keeps its
-    columns, and takes no rows from another.
-    """
+    """Keep some rows of a cache and add all of another, in `width` columns; False if it cannot."""
     if all(isinstance(layer, RoomyLayer) for layer in cache.layers):
         for at, layer in enumerate(cache.layers):
             layer.regroup(kept, others.layers[at] if others else None, width)

@@ -130,10 +130,7 @@ class Batch:
         steps: int,
         readings: int,
     ) -> Batch:
-        """Return the rows of prompts that have been read, which are used up; `numbers` name them.
-
-        Each part has one of the prompts.
-        """
+        """Return the rows of prompts that have been read, and are used up; `numbers` name them."""
         device, count = read.logits_BV.device, len(numbers)
         counts = torch.tensor([part.rows for part in parts], device=device)
         from_R = torch.arange(len(parts), device=device).repeat_interleave(counts)
@@ -183,10 +180,7 @@ class Batch:
     def step(
         self, ends: Ends, parts: Sequence[Part], allowed: Mapping[int, Allowed] | None = None
     ) -> Chosen:
-        """Choose the next token of each row, and write it down; `parts` are those of all rows.
-
-        `allowed` are the forms of rows, by their number.
-        """
+        """Choose the next token of each row of all `parts`; `allowed` are forms by row number."""
         rows, bound = self.rows, list[tuple[int, Allowed]]()
         if allowed:
             places = enumerate(rows.number_R.tolist())
@@ -223,10 +217,7 @@ class Batch:
 
 
 def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part], bound: Bound) -> Chosen:
-    """Pick the next token of each row, the first EOS id for any end token.
-
-    The logits of tokens that are never drawn are overwritten.
-    """
+    """Pick the next token of each row, the first EOS id for any end token; overwrites logits."""
     reader, logits_RV = ends.reader, rows.logits_RV
     total_R = logits_RV.logsumexp(-1)
     reading_RQ, rest_R = torch.zeros_like(total_R)[:, None], total_R

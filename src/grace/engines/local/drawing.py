@@ -91,10 +91,7 @@ class Drawing:
             yield self._done.popitem()
 
     def most_probable(self, row: int, count: int) -> list[tuple[int, float]]:
-        """Return the most probable tokens of the step just yielded with their log-probabilities.
-
-        All end tokens count as one, the first EOS id.
-        """
+        """Return the most probable tokens of the last step; all end tokens count as one."""
         assert self._batch is not None
         rows = self._batch.rows
         logprobs_V = rows.logits_RV[rows.number_R == row][0].log_softmax(-1)
@@ -161,10 +158,7 @@ class Drawing:
             batch.regroup(batch.rows.live_R.nonzero()[:, 0], new)
 
     def _next(self, kept: Sequence[int]) -> list[tuple[int, Part]]:
-        """Take from those waiting what fits beside some rows; without any, one sample at least.
-
-        All samples of a prompt begin together, unless they do not fit at all.
-        """
+        """Take from those waiting what fits beside some rows; without any, one sample at least."""
         taken: list[tuple[int, Part]] = []
         widest, self.in_flight = max(map(self._width, kept), default=0), len(kept)
         while self._waiting:
@@ -216,11 +210,7 @@ class Stream:
         self._prefilled: Prefilled | None = None
 
     def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
-        """Sample these numbers side by side; yield (number, response) as each finishes.
-
-        A sample is the one that `generate` returns for the same prompt, key and number. Closing the
-        iterator stops the computation at once.
-        """
+        """Yield (number, response) as each finishes, as `generate` returns it for the same key."""
         sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
         part = Part([self._prompt], sampling, [self._key])
         remedy = (

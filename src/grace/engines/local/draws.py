@@ -123,10 +123,7 @@ def _points(parts: Sequence[Part], num_steps: int) -> np.ndarray:
 
 
 def _draw(logits_RV: Tensor, top_p_R1: Tensor | None, point_R: Tensor) -> Tensor:
-    """Return one token per row by inverting the cumulative distribution at a point in [0, 1).
-
-    Top-p keeps the most probable tokens, up to the one with which their sum reaches it.
-    """
+    """Return one token per row by inverting the cumulative distribution at a point in [0, 1)."""
     probs_RV = logits_RV.softmax(-1)
     if top_p_R1 is not None:
         sorted_RV, order_RV = probs_RV.sort(dim=-1, descending=True, stable=True)

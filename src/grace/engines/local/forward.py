@@ -36,10 +36,7 @@ SAME = 1e-3  # relative difference up to which logits are those of the whole mod
 
 
 def cache_argument(model: Any) -> str:
-    """Return what `forward` calls its KV cache; empty if a batch cannot be read with one.
-
-    transformers 5.24 renamed it from `past_key_values`, which models with code of their own keep.
-    """
+    """Return what `forward` calls its KV cache (renamed in transformers 5.24); empty if nothing."""
     accepted = inspect.signature(model.forward).parameters
     names = ("cache", "past_key_values") if "attention_mask" in accepted else ()
     return next((name for name in names if name in accepted), "")
@@ -97,10 +94,7 @@ class Forward:
         return logits_BKV, out[self._cache] if use_cache else None
 
     def distances(self, back: Sequence[int]) -> Tensor | None:
-        """Return how far a position of each row of the last call is from `ends`, shape (B,).
-
-        Positions count from the end, 1 is the last one. None if there are no `ends`.
-        """
+        """Return how far a position of each row, counted from the end, is from `ends` (B,)."""
         if self.ends is None or self._taps is None:
             return None
         seen_BKH = self._taps(self.ends.layer, max(back))
@@ -109,11 +103,7 @@ class Forward:
     def logits(
         self, unread: Unread, kept_BK: Tensor, at_once: int, *, few: bool = False
     ) -> Iterator[Tensor]:
-        """Yield the float32 logits (N, V) of those of the last K columns that are marked.
-
-        Row by row, `at_once` positions at a time; a model whose head cannot be called alone
-        computes all columns first. `few`: those of the tokens that are read, (N, E).
-        """
+        """Yield float32 logits (N, V) of the marked ones of the last K columns; `few`: (N, E)."""
         keep = kept_BK.shape[1]
         columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
         if not (few or self.apart):
@@ -163,12 +153,7 @@ class Forward:
         return bool((logits_LV - wanted_LV).norm() <= SAME * wanted_LV.norm())
 
     def _after(self, kind: type, *, few: bool) -> Callable[[Tensor], Tensor]:
-        """Return what gives the float32 logits (N, V) of states (N, D): the model without decoder.
-
-        It is the model's own code, in a copy whose decoder returns an output of this kind with the
-        states, so whatever a model or an adapter does to states or logits is done. `few`: its head
-        has the rows of the tokens that are read.
-        """
+        """Return the model's own code after its decoder, which turns states (N, D) into logits."""
         decoder, model = copy.copy(self._decoder), copy.copy(self._base)
         vars(model).pop("forward", None)  # one that an instance has would call the real decoder
         others = {self._decoder: decoder}
@@ -200,10 +185,7 @@ class Forward:
     def states(
         self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
     ) -> Tensor:
-        """Return the last layer's hidden states after the final norm, shape (B, L, D).
-
-        The columns follow those in the cache, which is extended by them.
-        """
+        """Return the last hidden states after the final norm (B, L, D), and extend the cache."""
         states_BLD: Tensor = self._decoded(ids_BL, mask_BL, positions_BL, cache).last_hidden_state
         return states_BLD
 
@@ -232,11 +214,7 @@ class Forward:
         return int(sum(sizes)) // PROBED
 
     def empty_cache(self) -> Any:
-        """Return an empty KV cache that keeps every position.
-
-        None if the model also keeps something else, such as the recurrent state of a hybrid, which
-        cannot be copied from one column to another.
-        """
+        """Return an empty KV cache; None if the model keeps anything else, as a hybrid does."""
         from transformers.cache_utils import (
             Cache,
             DynamicCache,
@@ -255,11 +233,7 @@ class Forward:
 
 @torch.inference_mode()
 def head_shape(model: Any, count: int) -> HeadShape:
-    """Return the properties of a model's output head, whose first `count` rows are tokens.
-
-    The scale is measured on a few tokens, since models name it in many ways. Where the measure
-    agrees with the usual names, theirs is taken, which has no rounding.
-    """
+    """Measure the properties of an output head, as models name them in many ways."""
     head, forward = model.get_output_embeddings(), Forward(model)
     place_1L = torch.arange(PROBED, device=head.weight.device)[None]
     read: list[tuple[Tensor, Tensor]] = []
@@ -283,11 +257,7 @@ def head_shape(model: Any, count: int) -> HeadShape:
 def _scale(
     states_1LD: Tensor, read_1LD: Tensor, products_1LV: Tensor, logits_1LV: Tensor
 ) -> float | None:
-    """Return the factor from the product of a row and a state to a logit, None if there is none.
-
-    It may come before the head, which then reads multiples of the states, or after it. Only the
-    smallest products tell, which a soft cap leaves as they are.
-    """
+    """Return the factor from product to logit, by the smallest ones, which no soft cap changes."""
     states, read = states_1LD.double(), read_1LD.double()
     before = (read * states).sum() / states.square().sum()
     if (read - before * states).norm() > CLOSE * read.norm():
@@ -350,11 +320,7 @@ def read(
     keep: int,
     prefix: Any = None,
 ) -> Unread:
-    """Read the first `length` tokens of every sequence of a left-padded batch, once for all.
-
-    Fewer tokens are read if fewer than `keep` columns would be left, and none if too few are
-    shared. `prefix` is a cache that holds them already, in one row. Gradients flow through it.
-    """
+    """Read the first `length` tokens, which all sequences of a left-padded batch share, once."""
     count_B1, width = mask_BL.sum(1, keepdim=True), ids_BL.shape[1]
     ragged = bool((count_B1 != width).any())
     whole = Unread(ids_BL, mask_BL if ragged else None, positions_BL)

@@ -47,10 +47,7 @@ class PromptEnds(NamedTuple):
 
 
 def blocks(model: Any) -> nn.ModuleList:
-    """Return the blocks of a decoder, which are its longest list of modules.
-
-    A model that also takes images may have more blocks for these, which text does not pass.
-    """
+    """Return the blocks that text passes: the longest list of modules of the decoder."""
     lists = [one for one in model.get_decoder().modules() if isinstance(one, nn.ModuleList)]
     if not lists:
         raise ModelError(f"a {type(model).__name__} has no list of blocks; use grace.layer=0")

@@ -65,13 +65,7 @@ def load(
     date: str = "",
     trainable: bool = False,
 ) -> Loaded:
-    """Load a causal language model, with an adapter directory on top if one is named.
-
-    The dtype `auto` is float32 on a CPU, and that of the checkpoint elsewhere, with bfloat16 in
-    place of float16. An adapter is merged into float32 weights. In half precision it stays
-    separate, and the output head runs in float32, unless the model is `trainable`: training
-    computes its logits in float32 itself.
-    """
+    """Load a causal language model, and an adapter: merged in float32, else beside the weights."""
     trust_remote_code = trust_remote_code or plugins.trusts(path)
     where = pick_device(device)
     kind = _pick_dtype(dtype, where)
@@ -174,10 +168,7 @@ def read_config(path: str | Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def pick_device(device: str) -> torch.device:
-    """Return the torch device of a setting; `auto` is CUDA if there is a device, else the CPU.
-
-    Under `torchrun` each process of a machine has a CUDA device of its own.
-    """
+    """Return the torch device of a setting; under `torchrun` each process has its own."""
     if device == "auto":
         own = os.environ.get("LOCAL_RANK")
         device = (f"cuda:{own}" if own else "cuda") if torch.cuda.is_available() else "cpu"
@@ -193,12 +184,7 @@ def pick_device(device: str) -> torch.device:
 
 
 def head_in_float32(model: Any) -> None:
-    """Make the output head of a half-precision model compute its logits in float32.
-
-    The head gets a float32 weight of its own, which includes the trained rows as they are: with
-    16-bit logits c would be off by up to 0.015. For inference only, since the head is no longer
-    tied or trainable.
-    """
+    """Compute an inference model's logits in float32: in 16 bits c would be off by up to 0.015."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
     plain = getattr(head, "original_module", head)  # without the rows that peft keeps apart

@@ -115,11 +115,7 @@ class LocalScorer(BaseEngine):
         steps_NB: Sequence[Ids] = (),
         layers: Sequence[int] = (),
     ) -> dict[int, LayerStates]:
-        """Return the pooled states of given responses, and those at B steps of each, by layer.
-
-        A step is the number of response tokens before it. Without `steps_NB`, B is 0. The last
-        hidden states are always among them; those of `layers` are the activations inside the MLPs.
-        """
+        """Return the pooled states of given responses, and those at B steps of each, by layer."""
         contexts = [[*p, *r] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, given=True)
 
@@ -192,10 +188,7 @@ class LocalScorer(BaseEngine):
     def _score(
         self, contexts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known]
     ) -> list[Scored]:
-        """Score a batch: the states of all positions at once, the logits of a few at a time.
-
-        With the log-probabilities `known`, only the logits of tokens that are read are computed.
-        """
+        """Score a batch: the states of all positions at once, the logits of a few at a time."""
         extra = 1 + len(self.reader.fed)
         counts = [len(response) + extra for response in responses]
         unread = begin(self.forward, contexts, self.device, keep=max(counts))
@@ -237,10 +230,7 @@ class LocalScorer(BaseEngine):
         ]
 
     def room(self, width: int, most: int, free: int | None) -> int:
-        """Return how many rows of so many tokens are sampled side by side, `most` at most.
-
-        `free` are the bytes that they may take, if they are known.
-        """
+        """Return how many rows of so many tokens, `most` at most, fit into `free` bytes."""
         vocabulary, per_token = count_rows(self.model), self.forward.bytes_per_token
         if free is None or not per_token:
             most = min(most, LOGITS_IN_FLIGHT // vocabulary)
@@ -266,11 +256,7 @@ class LocalScorer(BaseEngine):
 
 @torch.inference_mode()
 def read_steps(logits_NV: Tensor, next_N: Tensor, reader: Reader) -> list[Tensor]:
-    """Return log-probabilities of next token and end, of the end without read tokens, and readings.
-
-    The last have shape (N, Q), the others (N,). If the tokens that are read are never drawn, the
-    log-probabilities are those of a model without them. The logits are overwritten.
-    """
+    """Return log p of next token, of the end, of the end unread (N,), and readings (N, Q)."""
     readout, stops = reader.readout, list(reader.stops)
     read = list(readout.ids) if readout else []
     read_NE = logits_NV[:, read]

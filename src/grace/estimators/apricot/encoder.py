@@ -40,10 +40,7 @@ class TextModel(NamedTuple):
     max_tokens: int
 
     def tokens(self, texts: Sequence[Text]) -> list[list[int]]:
-        """Return the token ids of texts; a pair is joined by the model's separator.
-
-        Special tokens that occur in a text are tokenised as plain characters.
-        """
+        """Return the ids of texts or pairs; special tokens in a text are plain characters."""
         encoded = self.tokenizer(
             *map(list, zip(*texts, strict=True)),
             truncation=True,

@@ -60,10 +60,7 @@ def train(
     settings: Any,
     seed: int,
 ) -> None:
-    """Fine-tune a classifier in place, to the weights that are best on validation answers.
-
-    `settings` are those of an `Apricot`.
-    """
+    """Fine-tune a classifier in place, to the weights that are best on validation answers."""
     rows, best = model.tokens(texts), Best(model.network)
     step = _stepper(model, settings)
     order = batches([len(ids) for ids in rows], settings.batch_size, seed)

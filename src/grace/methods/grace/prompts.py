@@ -29,11 +29,7 @@ class Prompts(NamedTuple):
 
 
 def describe(first_NH: Array, source_N: Sequence[str]) -> Prompts:
-    """Describe the prompts of several sources.
-
-    `near` is the median over the sources of the distance that most of its prompts keep from all the
-    others: what an akin source keeps that is left out, as long as most of the sources are akin.
-    """
+    """Describe the prompts of several sources; `near` is what an akin, left-out source keeps."""
     names, place_N = np.unique(source_N, return_inverse=True)
     parts = [first_NH[place_N == place] for place in range(len(names))]
     mean_SH, spread_SH = (np.array(each) for each in zip(*map(_moments, parts), strict=True))

@@ -23,12 +23,7 @@ RIDGE = 0.01  # added to the mean square of every entry of the states, relative 
 
 
 def round_rows(rows_ED: Array, states: Sequence[Array]) -> Array:
-    """Round rows to bfloat16 such that their readings change as little as possible.
-
-    Args:
-        rows_ED: the rows of the tokens that are read, that of `<NOC>` last.
-        states: for each of the others the states (N, D) that it is read at.
-    """
+    """Round rows, `<NOC>` last, to bfloat16 with the least change of their readings of `states`."""
     *read, base_D = np.asarray(rows_ED, dtype=np.float64)
     rounded_D = _bfloat16(base_D)
     pairs = zip(read, states, strict=True)
@@ -55,11 +50,7 @@ def _by_entries(row_D: Array, seen_ND: Array, ridge: float) -> Array:
 
 
 def _by_answers(row_D: Array, seen_ND: Array, ridge: float) -> Array:
-    """Round `AT_ONCE` entries after the others; the time grows as entries times answers squared.
-
-    What the entries that are left can make up for is a ridge regression of the error of the
-    readings so far on them, whose matrix (N, N) loses these entries one block after the other.
-    """
+    """Round `AT_ONCE` entries after the others, which make up for it by a ridge regression."""
     count, width = seen_ND.shape
     left_NN = seen_ND @ seen_ND.T
     left_NN[np.diag_indices_from(left_NN)] += count * ridge

@@ -79,11 +79,7 @@ class TraceFit(NamedTuple):
 
 
 def draw_steps(counts: Sequence[int], seed: int) -> Array:
-    """Draw `STEPS` steps of each response, (N, B), one at random from each equal part of it.
-
-    Every position is covered, even where all responses follow one pattern. A response of fewer
-    tokens repeats steps, so that all responses have the same weight.
-    """
+    """Draw `STEPS` steps of each response (N, B), one at random from each equal part of it."""
     rng = np.random.default_rng(seed)
     parts_NB = np.arange(STEPS) + rng.random((len(counts), STEPS))
     step_NB: Array = (parts_NB * np.asarray(counts)[:, None] / STEPS).astype(np.int32)
@@ -93,17 +89,7 @@ def draw_steps(counts: Sequence[int], seed: int) -> Array:
 def fit_trace(
     fit: FittedRows, along: Steps, labels_N: Array, groups_N: Sequence[Hashable], *, seed: int = 0
 ) -> TraceFit:
-    """Fit the trace by logistic regression of the final grade on the features of each step.
-
-    The readings come from rows that were fitted without the response's question.
-
-    Args:
-        fit: the read-out fitted on the same responses.
-        along: steps of each response.
-        labels_N: 1 or True where the response is right.
-        groups_N: its question.
-        seed: seed of the folds.
-    """
+    """Fit the final grade on the features of steps; the readings have not seen the question."""
     found = [_held_out(state, fit, place) for place, state in enumerate(along.placed())]
     reading_NBQ = np.stack(found, axis=-1)
     # The sum of readings that share a level is little but the length: fit it without that level.
@@ -128,11 +114,7 @@ def fit_trace(
 
 
 def _held_out(states_NBD: Array, fit: FittedRows, place: int) -> Array:
-    """Return one reading of states, (N, B), by rows fitted without the response's question.
-
-    The states share a large common part, so the rows of different folds yield readings of different
-    level and spread; those are aligned with the readings of the rows that ship.
-    """
+    """Return readings (N, B) by rows fitted without the question, aligned with those that ship."""
     read_NB = states_NBD @ fit.weights_QD[place]
     read_NBK = states_NBD @ fit.held_out_KQD[:, place].T
     spread_K = np.maximum(read_NBK.std((0, 1)), 1e-12)

@@ -120,10 +120,7 @@ class Loop:
         self.tracker.send("on_train_end", self.step)
 
     def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the weights of a model that is sharded over processes, else None.
-
-        All processes must call this.
-        """
+        """Return the weights of a model that is sharded over processes, else None."""
         sharded = checkpoints.sharding(self.accelerator) is not None
         return self.accelerator.get_state_dict(self.wrapped) if sharded else None
 

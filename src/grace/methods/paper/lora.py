@@ -28,12 +28,7 @@ FUSED_QKV_LEAVES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "wqkv", "in
 
 
 def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
-    """Resolve aliases (mlp, attention, qv, all-linear) and names to module suffixes for PEFT.
-
-    Fused projections count as a whole: `qv` takes `qkv_proj` or `query_key_value` where query
-    and value have no matrices of their own. Where the MLPs have no linear layers, as in many
-    mixtures of experts, `mlp` takes the attention's. Output heads and routers never count.
-    """
+    """Resolve aliases (mlp, attention, qv, all-linear); fused projections count as a whole."""
     names = _linear_names(model)
     chosen: set[str] = set()
     for want in wanted:

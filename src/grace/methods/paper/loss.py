@@ -85,11 +85,7 @@ def _prompt_last(logits_BKV: Tensor, next_BK: Tensor, readout: Readout) -> Tenso
 
 
 def forward_logits(model: Any, batch: TrainingBatch, length: int, kept: int) -> Tensor:
-    """Return the logits of the last `kept` of the first `length` positions, shape (B, K, V).
-
-    The common prefix of all sequences is read once, with one draw of dropout for all of them,
-    unless activations are recomputed in the backward pass or the model is spread over processes.
-    """
+    """Return logits (B, K, V) of the last `kept` of `length` positions; a prefix is read once."""
     ids_BT = batch["input_ids"][:, :length]
     mask_BT = batch["attention_mask"][:, :length]
     if _may_share(model):
@@ -135,11 +131,7 @@ def calibration_loss(log_c_B: Tensor, target_B: Tensor) -> Tensor:
 
 
 def token_losses(logits_BKV: Tensor, labels_BK: Tensor) -> Tensor:
-    """Return -log p of every label, shape (B, K) in float32, 0 where the label is -100.
-
-    `logits_BKV[:, j]` predicts `labels_BK[:, j]`. Only labelled positions are computed, all of
-    them together, so that one more label costs one more row of logits.
-    """
+    """Return -log p (B, K) of the labels, 0 where one is -100; logits j predict label j."""
     kept_BK = labels_BK != IGNORED
     loss_BK = torch.zeros(labels_BK.shape, device=logits_BKV.device)
     loss_BK[kept_BK] = F.cross_entropy(
@@ -181,10 +173,7 @@ def log_confidences(
 
 
 def calibration_of(log_c_N: NDArray[np.float64], examples: Sequence[Example]) -> dict[str, float]:
-    """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c.
-
-    The `target` of an example is its correctness, 0 or 1.
-    """
+    """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c."""
     c_N = np.exp(log_c_N)
     correct_N = np.array([example.target > 0.5 for example in examples])
     values = {

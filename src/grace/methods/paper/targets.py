@@ -88,11 +88,7 @@ def _small_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
 
 
 def balance(target_N: Array, kind: BalanceKind, *, seed: int = 0) -> Array:
-    """Return the indices of the examples to train on, balanced over the intervals of the target.
-
-    `none` keeps all. `cap` keeps at most the mean size of the occupied intervals from each, without
-    repeats (the cap of Self-Calibration).
-    """
+    """Return the examples to train on; `cap` keeps the mean size of the intervals of each."""
     if kind == "none":
         return np.arange(len(target_N))
     interval_N = bin_index(target_N, INTERVALS)

@@ -120,10 +120,7 @@ def _work(
 
 
 def _claim(questions: str | Path, out: Path, settings: Labelling) -> str:
-    """Bind a directory to its settings and questions, unless it has no shards yet.
-
-    Return the date that its prompts show, which is that of the first call.
-    """
+    """Bind a directory to settings and questions; return the date that its prompts show."""
     path = out / RECORD
     ours = (".lock", f"{RECORD}.partial")
     if not path.exists() and any(file.name not in ours for file in out.iterdir()):

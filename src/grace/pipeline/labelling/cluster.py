@@ -22,11 +22,7 @@ TRIES = 5  # of a shard whose worker dies each time; Ray itself would try for ev
 def label_shards(
     questions: str, out: Path, settings: Labelling, shards: Sequence[int], workers: int
 ) -> Iterator[int]:
-    """Yield the number of questions of each shard when a worker has done it.
-
-    A worker that dies is replaced, and its shard is done by another. With several machines the
-    paths must be on a file system that they share.
-    """
+    """Yield the number of questions of each shard as it is done; a dead worker is replaced."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:

@@ -151,10 +151,7 @@ class Labeller:
         return conversation(self._task, question, settings.data, settings.shots)
 
     def _check_lengths(self) -> None:
-        """Refuse a prompt that is too long before there are shards: then no question may change.
-
-        A token has a byte or more, so a text with few bytes is not encoded.
-        """
+        """Refuse a prompt that is too long before there are shards: then no question may change."""
         data, engine, new = self._settings.data, self._engine, self._sampling.max_new_tokens
         if engine.limit is None:
             return
@@ -285,10 +282,7 @@ def count_questions(source: str | Path, data: DataSettings) -> int:
 def read_questions(
     source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
 ) -> Iterator[Question]:
-    """Yield the questions in rows `start` to `stop`; only their part of the source is parsed.
-
-    A question whose row has no answer has no `answers`.
-    """
+    """Yield the questions in rows `start` to `stop`; only their part of the source is parsed."""
     for row in question_rows(source, data, start, stop):
         yield parse(row, data, graded=False)
 

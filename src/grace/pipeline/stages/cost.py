@@ -176,10 +176,7 @@ def watched(
 def fit_cost(
     context: Context, estimator: Estimator, parameters: int, seconds: float
 ) -> dict[str, float | None]:
-    """Return the cost of a fit: its seconds, None if unknown, and the trained parameters.
-
-    They include those of the adapter, if the estimator uses the tuned model.
-    """
+    """Return the seconds (None: unknown) and trained parameters of a fit and its adapter."""
     from safetensors import safe_open
 
     training: float | None = 0.0

@@ -22,11 +22,7 @@ STEP = "step"  # the steps of each response whose states are stored, too
 
 
 def features(context: Context) -> None:
-    """Pool the last layer's hidden states over each training response (paper eq. 6).
-
-    With `grace.trace` the states at some steps of each response are kept, too, with `grace.layer`
-    the activations of layers in the middle.
-    """
+    """Pool hidden states over each training response (paper eq. 6), and at steps for a trace."""
     from safetensors.numpy import save
 
     split = context.directory.split("train")

@@ -110,18 +110,7 @@ def fit_rows(
     data: FitData,
     step_NB: Any = None,
 ) -> Fit:
-    """Fit the rows and the evidence on pooled states (see `fit_readout`), and show the log loss.
-
-    Several layers are compared by fits with one penalty, and the one with the smallest log loss is
-    fitted. With `grace.trace` c before the end is fitted, too.
-
-    Args:
-        context: the run, or the settings of a fit.
-        layers: the blocks that were read beside the last hidden state.
-        read: returns the pooled states of a layer.
-        data: the responses.
-        step_NB: the steps of each response whose states are pooled.
-    """
+    """Fit rows and evidence on pooled states that `read` returns, of the best of `layers`."""
     from grace.engines.local.forward import head_shape
 
     method, base, seed = context.settings.grace, context.engines.base, context.settings.seed
@@ -173,11 +162,7 @@ def write_rows_adapter(
     layer_rows: tuple[int, Any] | None = None,
     prompts: tuple[int, Prompts] | None = None,
 ) -> None:
-    """Write rows and their evidence as an adapter directory; the engine is not changed.
-
-    `layer_rows` are a block and the rows (E, H) that read its MLP, if c reads one, `prompts` a
-    block and what its MLP held at the end of the prompts of training.
-    """
+    """Write rows as an adapter; `layer_rows` (E, H) read the MLP of a block."""
     from grace.cnf import CnfTokens, count_rows, name_readout
     from grace.engines.local.adapters import PROMPT_ENDS
     from grace.methods.adapter import adapter_record, save_rows

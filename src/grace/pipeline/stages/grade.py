@@ -34,10 +34,7 @@ def grade(context: Context) -> None:
 
 
 def check_grader(context: Context) -> None:
-    """Refuse a grader that cannot grade the questions of a run, as far as they are drawn.
-
-    One of the user's own is not called, since that may be slow.
-    """
+    """Refuse a grader that cannot grade the questions of a run, as far as they are drawn."""
     settings = context.settings.grade
     grader = grader_of(settings, context.task.grader)
     if ":" in (settings.grader or context.task.grader):

@@ -52,11 +52,7 @@ class Graded(NamedTuple):
 
 
 def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
-    """Fit a read-out on graded answers and write it as an adapter directory.
-
-    The prompts are made as `settings.data` says. Answers to one question, or of one group,
-    are in one fold. If all right answers are numbers, or yes or no, the adapter votes by these.
-    """
+    """Fit on graded answers, folded by question or group, and write an adapter directory."""
     labels_N = labels_of([answer.correct for answer in answers], "graded answers")
     task = settings.data.task or "jsonl"
     data = dataclasses.replace(settings.data, task=task, shots=0)

@@ -22,10 +22,7 @@ class WithChoices(Protocol):
 
 
 def adapter_metadata(context: Context, asked: Iterable[WithChoices]) -> dict[str, Any]:
-    """Return the entries of grace.json with which `grace.load` makes the prompts of training.
-
-    "kind" is `choice` if every question asked in training had choices, else that of the task.
-    """
+    """Return the entries of grace.json with which `grace.load` makes the prompts of training."""
     from grace.engines.stops import stop_ids
 
     model, stop = context.settings.model.path, context.engines.prompt_settings.stop

@@ -82,10 +82,7 @@ def train_run_adapter(context: Context, targets: Any, on_step: OnStep | None = N
 
 
 def train_on(context: Context, targets: Sequence[float], **options: Any) -> TrainResult:
-    """Train a new adapter on a target per training response, with the run's settings.
-
-    The validation responses are rated after every epoch. `options` go to `train_adapter`.
-    """
+    """Train a new adapter on a target per training response, with the run's settings."""
     from grace.cnf import add_cnf
     from grace.methods.paper.trainer import train_adapter
 
@@ -109,10 +106,7 @@ def train_on(context: Context, targets: Sequence[float], **options: Any) -> Trai
 
 @contextlib.contextmanager
 def _watched_steps(directory: RunDir) -> Iterator[OnStep]:
-    """Yield an `on_step` that shows progress and records the seconds of every step.
-
-    They include the validation after a step. The number of all steps comes with the first one.
-    """
+    """Yield an `on_step` that shows progress and records the seconds of every step."""
     last = time.perf_counter()
     advance: Advance | None = None
     with contextlib.ExitStack() as stack:

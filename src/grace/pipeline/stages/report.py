@@ -210,11 +210,7 @@ def _traces(context: Context) -> Iterator[Traced]:
 
 
 def _validations(context: Context) -> Iterator[Validation]:
-    """Yield GrACE against each rival on validation answers, in log loss and in Brier score.
-
-    All rate the same answers, the backbone's, and none has seen the answer that it rates (Platt
-    scaling is fitted on nine tenths of them, for the rest).
-    """
+    """Yield GrACE against each rival on validation answers that no fit has seen."""
     split, settings = context.directory.split("validation"), context.settings
     if TRAINED not in settings.report.estimators:
         return

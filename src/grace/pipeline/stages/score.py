@@ -135,11 +135,7 @@ def score(context: Context) -> None:
 
 
 def rated_estimators(context: Context) -> dict[str, Estimator]:
-    """Return the estimators of a run's report: those of its settings, and what goes with `grace`.
-
-    These are `probe` and `evidence`, the two parts of our c fitted alone, the `probe_tokens` with
-    both, and `grace_base` if LoRA makes the model's answers differ from its backbone's.
-    """
+    """Return the estimators of a report: those set, and the parts of our c fitted alone."""
     settings = context.settings
     names = list(settings.report.estimators)
     if TRAINED in names:
@@ -219,10 +215,7 @@ def _rate_all(
 
 
 def cross_fitted(fit: Callable[[Splits], Fitted], splits: Splits) -> Fitted:
-    """Return a function that rates validation answers by fits that have not seen their question.
-
-    Answers to which the others say too little for a fit are not rated.
-    """
+    """Return a function that rates validation answers by fits that have not seen their question."""
 
     def rate(samples: Samples) -> Values:
         groups = [question.cluster for question in samples.questions]

@@ -58,10 +58,7 @@ def vote_figures(report: Report) -> Iterator[Figure]:
 
 
 def draw_scaling(strategies: Sequence[BudgetCurve]) -> Any:
-    """Draw accuracy over the mean number of samples, a panel for each model that was sampled.
-
-    SC over the backbone's samples is in every panel, in grey.
-    """
+    """Draw accuracy over the mean number of samples, SC over the backbone's in every panel."""
     models = list(dict.fromkeys(curve[0].answers for curve in strategies))
     figure, axes = panels(len(models), columns=2, width=4.6, height=4.4, share_y=True)
     for axis, model in zip(axes, models, strict=True):

@@ -114,12 +114,7 @@ class Completion(Job):
         self._tokens = 0
 
     def prepare(self) -> None:
-        """Encode the prompts, and refuse those that are too long.
-
-        Requests with any settings run together if their prompts have similar lengths. A batch is as
-        long as its longest prompt, so 58 short ones took 14 times as long beside one of 400 tokens.
-        From `SHORT` on, lengths within a factor of two are similar.
-        """
+        """Encode and check the prompts; group by length, as a batch waits for its longest."""
         params, limit = self.params, self.engine.limit
         self.prompts = params.encode()
         if params.shortens and limit is not None:
@@ -161,10 +156,7 @@ class Completion(Job):
         self.cancelled.set()
 
     def end(self, ended: Ended, tokens: int) -> None:
-        """Emit the end of a choice, and after the last one the end of the job.
-
-        `tokens` is the number of tokens drawn for the choice, its end token included.
-        """
+        """Emit the end of a choice (`tokens` with its end token), and at last that of the job."""
         self.show(ended)
         self._tokens += tokens
         self._open -= 1
@@ -198,10 +190,7 @@ class Choice:
         self._over = False
 
     def add(self, drawn: Drawn, top: Top) -> bool:
-        """Add the token that a step has chosen; return whether the choice goes on.
-
-        `top` are the most probable tokens of the step.
-        """
+        """Add the token that a step has chosen; return whether the choice goes on."""
         if self._job.cancelled.is_set():
             self._over = True
         if self._over or self._end is not None:
@@ -238,10 +227,7 @@ class Choice:
         return not (self._over or shown.stopped)
 
     def close(self, confidence: float | None) -> None:
-        """End the choice where the model ended it, or at its maximum length.
-
-        Does nothing if the choice has ended already.
-        """
+        """End the choice where the model ended it, or at its maximum length."""
         if self._over or self.to_rate is not None:
             return
         shown = self._read(self._words.rest(), last=True)
@@ -285,10 +271,7 @@ class Choice:
         self._job.end(Ended(self._number, reason, confidence, familiar), tokens)
 
     def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
-        """Show new text and tokens; with tokens, the last text waits for those without a text.
-
-        Some clients drop chunks without text, and c stands in that of the end.
-        """
+        """Show new text; with tokens, the last waits, as some clients drop chunks without text."""
         self._text += text
         held, self._held = self._held, None
         if held is not None and not text:
@@ -315,10 +298,7 @@ class Choice:
 
 
 def name_of(tokenizer: Any, token: int) -> str:
-    """Return the text of a single token.
-
-    It is that of a second one, since some tokenizers drop a space at the start of a text.
-    """
+    """Return the text of a token after another: some tokenizers drop a space at the start."""
     return cast(str, tokenizer.decode([token, token])[len(tokenizer.decode([token])) :])
 
 

@@ -210,11 +210,7 @@ class Queue:
                     _give_back_memory()
 
     def _next(self, number: int) -> Job | None:
-        """Return the job that a thread starts now, if any.
-
-        With a shared model, the first thread takes the oldest job; the others take small jobs that
-        have waited for long, or at once where only large ones run.
-        """
+        """Return the job to start: the first thread takes the oldest, others small ones."""
         if number == 0 or self._model is None:
             return self.waiting[0] if self.waiting else None
         patience = PATIENCE_S if any(self._running.values()) or not self._running else 0
