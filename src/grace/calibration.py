@@ -127,7 +127,11 @@ class LogOdds:
 
     @classmethod
     def fit(
-        cls, parts_PN: ArrayLike, correct_N: ArrayLike, spread: ArrayLike = SLOPE_SPREAD
+        cls,
+        parts_PN: ArrayLike,
+        correct_N: ArrayLike,
+        spread: ArrayLike = SLOPE_SPREAD,
+        weights_N: ArrayLike = 1.0,
     ) -> LogOdds:
         """Fit slopes (priors of this `spread`) and offset: strictly convex, so one minimum."""
         x_PN = np.atleast_2d(np.asarray(parts_PN, dtype=np.float64))
@@ -138,7 +142,7 @@ class LogOdds:
         free_P = np.ones(len(x_PN), dtype=bool)
         found_P = np.append(np.ones(len(x_PN) - 1), 0.0)
         while True:
-            found_P = newton(x_PN, y_N, found_P, weight_P, free_P)
+            found_P = newton(x_PN, y_N, found_P, weight_P, free_P, np.asarray(weights_N, float))
             flat_P = np.append(found_P[:-1] < FLATTEST, False)
             if not flat_P.any():
                 return cls(tuple(found_P[:-1].tolist()), float(found_P[-1]))

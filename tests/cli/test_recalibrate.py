@@ -73,6 +73,20 @@ def test_it_finds_the_map_and_says_what_it_gains(
     assert "run does not use log-probabilities (method=paper): one slope" in shown
 
 
+def test_every_source_counts_the_same_and_is_shown(finished: Path, tmp_path: Path, cli: Any):
+    many, few = answers(400, 1.0, -1.5), answers(100, 1.0, 1.5)
+    rows = [row | {"source": "many"} for row in many]
+    rows += [row | {"source": "few", "question": f"Who is {n}?"} for n, row in enumerate(few)]
+    file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
+    made = json.loads(cli("recalibrate", finished / "run", file, tmp_path / "a", "--json").out)
+    plain = [row | {"source": ""} for row in rows]
+    file = tiny_run.write_lines(tmp_path / "graded.jsonl", plain)
+    other = json.loads(cli("recalibrate", finished / "run", file, tmp_path / "b", "--json").out)
+    assert abs(made["offset"]) < 0.2 and other["offset"] < -0.6 and "sources" not in other
+    (before, after), *_ = made["sources"].values()
+    assert [*made["sources"]] == ["many", "few"] and before != after
+
+
 def test_where_nothing_clearly_changes_the_model_may_stay_as_it_is(
     finished: Path, tmp_path: Path, cli: Any
 ):

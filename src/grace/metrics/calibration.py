@@ -101,20 +101,21 @@ def newton(
     point_P: Floats,
     weight_P: Floats,
     free_P: NDArray[np.bool_] | slice = np.s_[:],
+    share_N: Floats | float = 1.0,
 ) -> Floats:
     """Fit slopes, drawn towards 1, and an offset, towards 0; those not free keep their values."""
     start_P = np.append(np.ones(len(x_PN) - 1), 0.0)
 
     def loss(point_P: Floats) -> tuple[float, Floats]:
         logit_N, away_P = point_P @ x_PN, weight_P * (point_P - start_P)
-        value = np.sum(np.logaddexp(0, logit_N) - y_N * logit_N)
-        slope_P = x_PN @ (sigmoid(logit_N) - y_N) + away_P
+        value = np.sum(share_N * (np.logaddexp(0, logit_N) - y_N * logit_N))
+        slope_P = x_PN @ (share_N * (sigmoid(logit_N) - y_N)) + away_P
         return float(value + away_P @ (point_P - start_P) / 2), slope_P
 
     value, slope_P = loss(point_P)
     for _ in range(100):
         p_N = sigmoid(point_P @ x_PN)
-        curve_PP = (x_PN * p_N * (1 - p_N)) @ x_PN.T + np.diag(weight_P)
+        curve_PP = (x_PN * share_N * p_N * (1 - p_N)) @ x_PN.T + np.diag(weight_P)
         step_P = np.zeros(len(x_PN))
         step_P[free_P] = np.linalg.solve(curve_PP[free_P][:, free_P], slope_P[free_P])
         while loss(point_P - step_P)[0] > value:

@@ -76,9 +76,10 @@ def fit_recalibration(
     Args:
         parts_PN: the parts of the answers' log-odds, shape (1 or 2, N) (see `parts`).
         correct: the grade of each answer.
-        questions: the question or group of each answer; those of one share a fold.
+        questions: the question or group of each answer; those of one share a fold. Of several
+            sources (`grace.probe.rows.sourced`) each counts the same.
     """
-    from grace.probe import assign_folds
+    from grace.probe.rows import assign_folds, weights_of
 
     if len(set(questions)) < MIN_QUESTIONS:
         raise UserInputError(
@@ -86,13 +87,13 @@ def fit_recalibration(
             f"least {MIN_QUESTIONS}, better 100"
         )
     spread = SLOPE_SPREAD if len(parts_PN) == 1 else PART_SPREADS
-    correct_N = np.asarray(correct)
+    correct_N, weight_N = np.asarray(correct), weights_of(questions)
     fold_N, unseen_N = assign_folds(questions, FOLDS, seed=0), np.empty(len(correct_N))
     for fold in range(FOLDS):
         held = fold_N == fold
-        fit = LogOdds.fit(parts_PN[:, ~held], correct_N[~held], spread)
+        fit = LogOdds.fit(parts_PN[:, ~held], correct_N[~held], spread, weight_N[~held])
         unseen_N[held] = fit.transform(parts_PN[:, held])
-    fit = LogOdds.fit(parts_PN, correct_N, spread)
+    fit = LogOdds.fit(parts_PN, correct_N, spread, weight_N)
     return Recalibrated(fit.a[0], fit.a[-1], fit.b, unseen_N.tolist())
 
 

@@ -39,7 +39,8 @@ def recalibrate(
 
     Three numbers are fitted: a weight for the hidden states, one for the
     log-probabilities, and an offset. The model and its answers stay the same. OUT
-    can be asked, served and exported like any adapter.
+    can be asked, served and exported like any adapter. With a column `source` every
+    source counts the same, and is shown.
     """
     from grace.evidence import Evidence
     from grace.measuring import read_answers
@@ -49,6 +50,7 @@ def recalibrate(
         recalibratable,
         write_recalibrated,
     )
+    from grace.probe.rows import sourced, sources_in
     from grace.store import read_card
     from grace.tasks.grouping import together
 
@@ -61,18 +63,23 @@ def recalibrate(
     questions = together(row.keys for row in rated)
     evidence = Evidence.in_card(read_card(folder))
     parts_PN = parts(evidence, confidence, [row.logprobs for row in rated])
-    fitted = fit_recalibration(parts_PN, correct, questions)
+    groups = sourced([row.source for row in rated], questions)
+    fitted = fit_recalibration(parts_PN, correct, groups)
     write_recalibrated(folder, out, fitted)
     # One slope keeps the order of the answers; with answers of one kind there is no AUROC.
     same_auroc = len(parts_PN) == 1 or len(set(correct)) == 1
     metrics = ("ece", "brier") if same_auroc else ("ece", "brier", "auroc")
     compared = _compare(metrics, confidence, fitted.unseen, correct, questions)
+    by_source = _by_source(sources_in(groups), confidence, fitted.unseen, correct)
     if as_json:
         numbers = {name: getattr(fitted, name) for name in ("rows", "evidence", "offset")}
         result = {**numbers, "answers": len(rated), "out": str(out), **compared}
+        result |= {"sources": by_source} if by_source else {}
         print(json.dumps(result, indent=2))
         return
     _show(compared, f"{len(rated)} graded answers to {len(set(questions))} questions")
+    for name, (before, after) in by_source.items():
+        print(f"{name}: Brier score {100 * before:.1f} -> {100 * after:.1f}")
     if len(parts_PN) == 1:
         print(f"log-odds of c: {fitted.rows:.2f} times the old ones {fitted.offset:+.2f}")
         if evidence is None:
@@ -110,6 +117,20 @@ def _compare(
         "change": {name: difference([new[name]], [old[name]]) for name in metrics},
     }
     return {side: {n: list(found) for n, found in by.items()} for side, by in compared.items()}
+
+
+def _by_source(
+    sources: list[str], before: list[float], after: list[float], correct: list[bool]
+) -> dict[str, tuple[float, float]]:
+    """Return the Brier score of each of several sources, before and after."""
+    from statistics import fmean
+
+    found: dict[str, tuple[float, float]] = {}
+    for name in dict.fromkeys(sources):
+        rows = [row for row, source in enumerate(sources) if source == name]
+        old, new = (fmean((c[row] - correct[row]) ** 2 for row in rows) for c in (before, after))
+        found[name or "others"] = (old, new)
+    return found
 
 
 def _show(compared: dict[str, dict[str, list[float]]], title: str) -> None:
