@@ -2,9 +2,10 @@
 
 Each round starts from the setting with the best validation Brier score so far: four learning
 rates, more epochs for the two best of them, two other ranks. All settings share the sampled
-answers; test questions are answered and never looked at. It resumes.
+answers; test questions are answered and never looked at. Then the best setting is run with several
+seeds, beside `method=grace` on the same questions, and rated on test questions. It resumes.
 
-    python bench/paper.py runs/tuned --model FILE.gguf --data DIR
+    python bench/paper.py runs/tuned --model FILE.gguf --data DIR --seeds 3
 """
 
 from __future__ import annotations
@@ -44,6 +45,17 @@ VARIANT = """\
 report.estimators = ["grace", "grace_base"]
 [study.variant."{name}".paper]
 {values}
+"""
+
+
+FINAL = """\
+[study]
+tasks = ["qa_wikidata"]
+seeds = {seeds}
+[study.variant.ours]
+method = "grace"
+report.name = "ours"
+report.estimators = ["grace", "likelihood", "platt", "probe", "probe_tokens"]
 """
 
 
@@ -93,6 +105,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True, help="folder with qa_wikidata/SPLIT.jsonl")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=0, help="of the best setting, on test answers")
     arguments = parser.parse_args()
     run, tried = arguments.run, list[Setting]()
     for number in range(1, arguments.rounds + 1):
@@ -101,17 +114,26 @@ def main() -> None:
         places = {"model": json.dumps(arguments.model), "data": json.dumps(arguments.data)}
         text = RECIPE.format(first=first.name, values=first.values, **places)
         text += "".join(VARIANT.format(name=one.name, values=one.values) for one in others)
-        run.mkdir(parents=True, exist_ok=True)
-        recipe = run / "recipe.toml"
-        recipe.write_text(text, encoding="utf-8")
-        try:
-            grace(["run", str(run), "--recipe", str(recipe), "--until", "fit"])
-        except SystemExit as stopped:
-            if stopped.code:
-                raise
+        study(run, text, "--until", "fit")
     for one in tried:
         shown = (validation(run, one)[f"eval_{name}"] for name in ("ece", "brier", "auroc"))
         print(one.name, " / ".join(f"{100 * value:.1f}" for value in shown))
+    if arguments.seeds:
+        best = min(tried, key=lambda one: validation(run, one)["eval_brier"])
+        text = RECIPE.format(first=best.name, values=best.values, **places)
+        study(run / "best", text + FINAL.format(seeds=arguments.seeds))
+
+
+def study(run: Path, text: str, *options: str) -> None:
+    """Do the runs of a recipe."""
+    run.mkdir(parents=True, exist_ok=True)
+    recipe = run / "recipe.toml"
+    recipe.write_text(text, encoding="utf-8")
+    try:
+        grace(["run", str(run), "--recipe", str(recipe), *options])
+    except SystemExit as stopped:
+        if stopped.code:
+            raise
 
 
 if __name__ == "__main__":
