@@ -302,15 +302,6 @@ def test_a_model_that_can_think_does_as_it_is_told(tokenizer, switch):
     assert with_thinking(CHATML, False) == CHATML
 
 
-def test_of_several_templates_the_default_asks(tokenizer):
-    from grace.chat import answering_at_once, encode_chat
-
-    wanted = encode_chat(tokenizer, chat_of("Who?"))
-    tokenizer.chat_template = {"default": CHATML, "tool_use": "{{ tools }}"}
-    assert encode_chat(tokenizer, chat_of("Who?")) == wanted
-    assert encode_chat(answering_at_once(tokenizer), chat_of("Who?")) == wanted
-
-
 def test_a_special_string_across_the_edge_of_a_content_stays_text(tokenizer):
     from grace.chat import encode_chat
 
@@ -628,16 +619,6 @@ def test_thoughts_keep_the_tokens_that_they_were_generated_with():
     assert encode_response(tokenizer, chat_of("one?"), thought) == ids
     history = chat_of("Be brief.", "one?", f"<think>{thought}", "two?")
     assert encode_chat(tokenizer, history) == template_ids(tokenizer, history)
-
-
-def test_an_added_word_of_a_tokenizer_stays_one_token_in_users_text(tokenizer):
-    from grace.chat import encode_chat, encode_text
-
-    tokenizer.add_tokens(["<table>", "user", "  "])  # HTML is no marker of this template
-    for text in ("a <table> b", "the user", "two  spaces"):
-        assert encode_text(tokenizer, text) == tokenizer.encode(text, add_special_tokens=False)
-        chat = chat_of(text)
-        assert encode_chat(tokenizer, chat) == template_ids(tokenizer, chat)
 
 
 @pytest.mark.shared

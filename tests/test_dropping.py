@@ -13,7 +13,7 @@ import tiny_models
 from grace.cnf import add_cnf, set_rows
 from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ConfigError, UserInputError
+from grace.errors import UserInputError
 from grace.model.arguments import Asked
 from grace.model.rules import Voting
 from grace.model.voting import Ballot
@@ -86,16 +86,6 @@ def test_a_pool_without_traces_says_how_to_get_them():
     for asked in (lambda: bare.dropped(0.2, 1), bare.lowest_right):
         with pytest.raises(UserInputError, match=r"grace\.trace=true"):
             asked()
-
-
-def test_names_of_strategies_that_drop():
-    assert policy("grace-drop").name == "grace-sc,drop=0.1"
-    assert (
-        policy("grace-es-drop,drop=0.3,threshold=0.7").strategy
-        == policy("grace-es,threshold=0.7,drop=0.3").strategy
-    )
-    with pytest.raises(ConfigError):
-        policy("grace-sc,drop=2")
 
 
 def test_replay_drops_and_counts_fewer_tokens_for_the_same_samples():

@@ -173,13 +173,6 @@ def test_c_never_says_more_than_the_number_of_answers_supports(count):
     assert values == pytest.approx([1 / (count + 2), (count + 1) / (count + 2)])
 
 
-def test_evidence_survives_grace_json_and_refuses_other_features():
-    assert Evidence.from_dict(SLOPED.to_dict()) == SLOPED
-    assert Evidence.from_dict({**EVIDENCE.to_dict(), "floor": 0.0}) == EVIDENCE  # of before
-    with pytest.raises(ModelError, match="this version knows"):
-        Evidence.from_dict({"features": ["entropy"], "weights": [1.0], "center": [0.0]})
-
-
 @pytest.mark.parametrize(
     "change",
     [

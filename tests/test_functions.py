@@ -86,11 +86,6 @@ def test_a_row_that_cannot_be_measured_is_named(rows: Any, message: str):
         grace.measure(rows)
 
 
-def test_nothing_to_measure_is_said_so():
-    with pytest.raises(DataError, match="nothing is named to measure"):
-        grace.measure()
-
-
 def test_a_finished_run_returns_its_report(finished: Path):
     report = grace.run(finished / "run")
     assert report == from_json(Report, json.loads((finished / "run" / "report.json").read_text()))
@@ -117,8 +112,3 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(
     with pytest.raises(GraceError, match=message):
         grace.run(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_report_of_a_run_is_not_written_over(finished: Path):
-    with pytest.raises(ConfigError, match="report of its own"):
-        grace.measure(ROWS, out=finished / "run")

@@ -80,11 +80,6 @@ def test_a_grader_refuses_a_question_of_the_other_kind() -> None:
         grade("Answer: A", ask(["Paris"]), "choice")
 
 
-def test_number_refuses_a_question_without_a_number() -> None:
-    with pytest.raises(DataError, match=r"'q' accepts 'Paris', which is no number"):
-        grade("42", ask(["Paris"]), "number")
-
-
 @pytest.mark.parametrize(
     ("correct", "message"),
     [

@@ -69,27 +69,6 @@ def test_an_option_that_the_model_does_not_have_is_refused(finished: Path) -> No
         answer(finished / "run", "Hello", top_k=5)
 
 
-def test_tools_are_refused(finished: Path) -> None:
-    from inspect_ai.tool import ToolInfo
-
-    from grace.errors import UserInputError
-
-    tool = ToolInfo(name="search", description="Searches.")
-    with pytest.raises(UserInputError, match="no tools"):
-        answer(finished / "run", "Hello", tools=[tool])
-
-
-def test_an_image_that_would_not_be_seen_is_refused(finished: Path) -> None:
-    from inspect_ai.model import ChatMessageUser, ContentImage, ContentText
-
-    from grace.errors import UserInputError
-
-    parts = [ContentText(text="What is in it?"), ContentImage(image="data:image/png;base64,AA==")]
-    with pytest.raises(UserInputError, match="text only, and a message has image"):
-        answer(finished / "run", [ChatMessageUser(content=parts)])
-    assert answer(finished / "run", [ChatMessageUser(content=parts[:1])]).completion is not None
-
-
 def test_an_evaluation_reads_the_confidence_in_a_scorer(finished: Path, tmp_path: Path) -> None:
     from inspect_ai import Task, eval
     from inspect_ai.dataset import Sample

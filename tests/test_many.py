@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import grace
@@ -19,7 +18,6 @@ from grace.config import DataSettings
 from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
-from grace.tasks import load_task
 
 QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(24)]
 
@@ -48,12 +46,6 @@ def test_a_list_gets_the_answers_of_single_calls(model: Model, options: Any):
     assert model.ask([]) == []
 
 
-def test_choices_may_be_arrays_as_in_a_parquet_table(model: Model):
-    few = Model(model.engine, load_task("jsonl", "choice"), model.data, model.sample)
-    choices = ["one", "two"]
-    assert few.messages("A?", np.array(choices)) == few.messages("A?", choices)  # type: ignore[arg-type]
-
-
 def test_answers_come_in_order_while_questions_are_still_read(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ):
@@ -71,15 +63,6 @@ def test_answers_come_in_order_while_questions_are_still_read(
     for question, reply in zip(lengths[:7], replies, strict=False):
         same(reply, model.ask(question))
         assert read <= 10
-
-
-def test_progress_counts_answers(model: Model, monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    monkeypatch.setattr("grace.progress.LINE_EVERY_S", 0.0)
-    assert len(list(model.ask_many(QUESTIONS[:3], progress=True))) == 3
-    shown = capsys.readouterr().err
-    assert [*re.findall(r"ask: (\d)/3 questions", shown)] == ["1", "2", "3"]
-    list(model.ask_many(QUESTIONS[:3]))
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

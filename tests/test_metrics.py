@@ -101,10 +101,6 @@ def test_all_ties_say_nothing():
     assert aurc([0.7] * 6, [True, False] * 3) == pytest.approx(0.5)
 
 
-def test_results_are_python_floats():
-    assert {type(v) for v in metrics.evaluate(*made_up()).values()} == {float}
-
-
 # --- slow references
 
 
@@ -138,11 +134,6 @@ def test_smooth_ece_equals_quadrature_over_the_reflected_kernel(power, round_to)
     correct = rng.random(60) < confidence**power
     expected = smooth_ece_slow(confidence, correct)
     assert smooth_ece(confidence, correct) == pytest.approx(expected, abs=1e-4)
-
-
-def test_smooth_ece_of_a_constant_gap_is_that_gap():
-    """At one confidence in the middle nothing can cancel, so smECE is |accuracy - confidence|."""
-    assert smooth_ece([0.5] * 10, [True] * 8 + [False] * 2) == pytest.approx(0.3, abs=1e-3)
 
 
 @given(pairs.filter(lambda rows: len(rows) <= 6))
@@ -307,27 +298,10 @@ def test_a_bootstrap_is_repeatable_and_seeded():
     assert bootstrap(*data, seed=2, resamples=100) != first
 
 
-def test_blocks_of_resamples_do_not_change_a_bootstrap(monkeypatch):
-    data = made_up()
-    whole = bootstrap(*data, resamples=50)
-    monkeypatch.setattr(metrics.resampling, "_CHUNK", 400 * 7)
-    for name, interval in bootstrap(*data, resamples=50).items():
-        assert interval == pytest.approx(whole[name], rel=1e-12)
-
-
 def test_an_undefined_metric_has_an_undefined_interval():
     interval = bootstrap([0.1, 0.9], [True, True], ["auroc", "brier"], resamples=10)
     assert all(math.isnan(end) for end in interval["auroc"])
     assert not any(math.isnan(end) for end in interval["brier"])
-
-
-def test_a_bootstrap_computes_many_resamples_in_one_call_of_a_metric(monkeypatch):
-    calls = []
-    brier_at = metrics.resampling.METRICS["brier"]
-    counted = {"brier": lambda at: calls.append(at) or brier_at(at)}
-    monkeypatch.setattr(metrics.resampling, "METRICS", counted)
-    bootstrap(*made_up(n=1000), "brier", resamples=1000)
-    assert 1 <= len(calls) <= 10
 
 
 def test_an_interval_of_ece_takes_off_what_noise_adds():
@@ -370,11 +344,6 @@ def test_a_draw_that_misses_all_of_a_small_part_is_left_out():
     assert 0 < missed.sum() < 50 and not missed[0]
     assert all(np.isnan(value_R[missed]).all() for value_R in values.values())
     assert metrics.estimate([values["brier"]])[1:3] == pytest.approx((0.01, 0.04))
-
-
-def test_a_question_that_is_not_resampled_is_refused():
-    with pytest.raises(UserInputError, match="question 7 is not one of those"):
-        Resamples(range(5), resamples=2).evaluate([0.5], [True], [7])
 
 
 def test_from_three_seeds_on_their_spread_widens_the_draws():

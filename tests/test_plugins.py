@@ -35,10 +35,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         del sys.modules[name]
 
 
-def test_files_that_assign_the_name_are_the_registry(package: str) -> None:
-    assert list(plugins.find(package)) == ["lion", "newt"]
-
-
 def test_listing_imports_no_plugin(package: str) -> None:
     plugins.find(package)
     assert not any(name.startswith(f"{package}.") for name in sys.modules)
@@ -146,9 +142,3 @@ def test_files_name_only_modules_that_the_user_has_named(monkeypatch: pytest.Mon
         plugins.refuse_code(code, "x.json")
     plugins.trust(["bears"])
     plugins.refuse_code(code, "x.json")
-
-
-def test_a_package_that_is_not_there_is_said_so() -> None:
-    for name in ("grace.nothing", "nothing_of_tests.at_all", "grace.errors"):
-        with pytest.raises(ConfigError, match=f"no package '{name}'"):
-            plugins.find(name)

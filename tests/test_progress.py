@@ -23,16 +23,6 @@ def test_without_a_terminal_there_is_a_line_now_and_then(clock, capsys):
     ]
 
 
-def test_short_work_says_nothing_and_longer_work_says_when_it_is_done(clock, capsys):
-    with progress("a", 2) as advance:
-        clock[0] += 1.0
-        advance(2)
-    with progress("b", 2, unit="rows") as advance:
-        clock[0] += 4.0
-        advance(2)
-    assert capsys.readouterr().err == "b: 2/2 rows, 0.5/s, 0 s left\n"
-
-
 def test_what_was_done_before_a_resume_does_not_count_in_the_rate(clock, capsys):
     with progress("a", 100, done=90, unit="rows") as advance:
         clock[0] += 20.0
@@ -41,12 +31,6 @@ def test_what_was_done_before_a_resume_does_not_count_in_the_rate(clock, capsys)
         "a: going on after 90/100 rows",
         "a: 95/100 rows, 0.2/s, 20 s left",
     ]
-
-
-def test_nothing_to_do_shows_nothing(capsys):
-    with progress("a", 0) as advance:
-        advance(1, "note")
-    assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_gets_a_bar_with_the_note(monkeypatch, capsys):

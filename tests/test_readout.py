@@ -216,21 +216,6 @@ def test_noise_beside_a_free_feature_leaves_a_fit_of_that_alone():
     assert shrunk.weights[1] < 0.9 * made.weights[1]
 
 
-def test_more_columns_than_rows_without_spread_leave_the_free_feature():
-    rng = np.random.default_rng(12)
-    known = rng.normal(size=(60, 1))
-    y = rng.random(60) < 1 / (1 + np.exp(-3 * known[:, 0]))
-    made = fit_logistic([np.full((60, 90), 7.0), known], y, list(range(60)), free=True)
-    assert not made.weights[0].any() and made.weights[1][0] > 1
-
-
-def test_features_without_spread_get_no_weight():
-    rng = np.random.default_rng(9)
-    x = np.column_stack([rng.normal(size=100), np.full(100, 7.0)])
-    made = fit_logistic([x], x[:, 0] > 0, list(range(100)))
-    assert made.weights[0][1] == 0
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_likelihood_that_hardly_varies_is_no_evidence(seed):
     """A nearly deterministic model; its mean likelihood is no exact number."""

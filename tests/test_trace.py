@@ -77,11 +77,6 @@ def test_it_is_kept_in_grace_json_and_recalibrated_with_c():
         Trace.from_dict({**TRACE.to_dict(), "features": ["length"]})
 
 
-def test_a_model_without_one_says_how_to_get_it():
-    with pytest.raises(ModelError, match=r"grace\.trace=true"):
-        traced([(0.1,)], [], -0.2, dataclasses.replace(EVIDENCE, trace=None))
-
-
 @pytest.mark.parametrize("batch", [1, 16])
 def test_generating_and_one_forward_over_the_whole_answer_give_the_same_trace(batch):
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()

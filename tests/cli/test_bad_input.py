@@ -136,7 +136,3 @@ def test_a_process_of_its_own_says_it_too(arguments: list[str], places: dict[str
     )
     assert_one_line(done.returncode, done.stderr, ["grace: error: "])
     assert done.stderr.count("\n") == 1 and done.stdout == ""
-
-
-def test_there_are_many_cases():
-    assert sum(map(len, CASES.values())) >= 40

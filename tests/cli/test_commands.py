@@ -17,16 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import grace
 import tiny_run
 from grace.cli import demo as demo_module
 from grace.cli.app import app
-from grace.cli.options import listed
 from grace.grading import load_grader
-from grace.pipeline import STAGES
 from grace.records import Question
 
 COMMANDS = (
@@ -100,11 +97,6 @@ def test_every_help_text_names_a_command_that_exists(cli: Any):
         assert named <= known
 
 
-def test_the_help_of_run_names_every_stage(cli: Any):
-    shown = cli("run", "--help").out
-    assert all(re.search(rf"\b{stage}\b", shown) for stage in STAGES)
-
-
 def test_help_and_version_and_the_list_of_settings_come_without_torch():
     for arguments in (["--help"], ["--version"], ["list", "settings"], ["run", "--help"]):
         code = (
@@ -127,18 +119,6 @@ def test_everything_can_be_listed(
     assert text.code == 0 and text.err == ""
     assert rows and all(row["name"] and row["about"] for row in rows)
     assert all(row["name"] in text.out for row in rows)
-
-
-@pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("kind", ["settings", "graders", "recipes"])
-def test_a_list_fits_the_terminal(kind: str, width: int, cli: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    whole = cli("list", kind).out
-    monkeypatch.setenv("COLUMNS", str(width))
-    wrapped = cli("list", kind).out
-    assert len(whole.splitlines()) == len(json.loads(cli("list", kind, "--json").out))
-    assert max(map(len, wrapped.splitlines())) <= width
-    assert wrapped.split() == whole.split()
 
 
 def test_the_example_of_every_listed_grader_holds(cli: Any):
@@ -165,11 +145,6 @@ def test_the_list_of_runs_says_how_far_they_are(finished: Path, tmp_path: Path, 
     assert "--dry-run" in about["broken"]
 
 
-def test_an_empty_list_of_runs_says_where_it_looked(tmp_path: Path, cli: Any):
-    assert "grace demo" in cli("list", "--path", tmp_path).out
-    assert json.loads(cli("list", "--path", tmp_path, "--json").out) == []
-
-
 def test_run_ends_with_a_table_the_page_and_the_next_command(finished: Path, cli: Any):
     result = cli("run", finished / "run")
     assert result.code == 0
@@ -181,14 +156,6 @@ def test_run_ends_with_a_table_the_page_and_the_next_command(finished: Path, cli
 
 def test_a_file_of_questions_needs_no_task(finished: Path, cli: Any):
     assert cli("run", finished / "run", "--file", finished / "questions.jsonl").code == 0
-
-
-def test_run_and_report_print_a_report_as_json(finished: Path, cli: Any):
-    schema = json.loads(SCHEMA.read_text("utf-8"))
-    for command in ("run", "report"):
-        result = cli(command, finished / "run", "--json")
-        jsonschema.validate(json.loads(result.out), schema)
-        assert (result.code, result.err) == (0, "")
 
 
 def test_a_new_run_says_nothing_but_its_stages(finished: Path, tmp_path: Path):
@@ -275,17 +242,6 @@ def test_reports_of_several_runs_go_into_one(
     assert (tmp_path / "report.html").exists()
 
 
-def test_several_seeds_end_with_the_next_command_for_one_of_them(
-    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-):
-    shutil.copytree(finished / "run", tmp_path / "study" / "seed-0")
-    report = json.loads((finished / "run" / "report.json").read_text("utf-8"))
-    monkeypatch.setattr("grace.pipeline.study.run_study", lambda *args, **options: report)
-    where = ("--model", finished / "model", "--file", finished / "questions.jsonl")
-    result = cli("run", tmp_path / "study", "--seeds", 2, *where)
-    assert result.out.splitlines()[-1].startswith(f"next:   grace ask {tmp_path}/study/seed-0 ")
-
-
 @pytest.mark.usefixtures("tiny_demo")
 def test_the_demo_ends_with_one_report_and_the_next_command(tmp_path: Path, cli: Any):
     result = cli("demo", tmp_path / "demo", "--quick")
@@ -342,17 +298,6 @@ def test_an_answer_that_is_cut_has_no_confidence(
     assert json.loads(cli("ask", finished / "run", "A?", "--json").out)["confidence"] is None
 
 
-def test_an_answer_that_is_cut_is_shown_as_cut_below_a_threshold_too(
-    finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-):
-    from grace.model import Model, Reply
-
-    cut = Reply("Paris is", None, "paris is", "length", 2, (0.1,), abstains=True, threshold=0.5)
-    monkeypatch.setattr(Model, "ask", lambda *args, **kwargs: cut)
-    shown = cli("ask", finished / "run", "A?", "--threshold", 0.5).out
-    assert shown == "Paris is   confidence none: the answer was cut   (threshold 0.5)\n"
-
-
 def test_ask_finds_a_backbone_that_has_moved(places: dict[str, Path], cli: Any):
     asked = ("ask", places["moved_adapter"], "What is 3?", "--base", places["model"])
     assert cli(*asked).out == cli("ask", places["run"], "What is 3?").out
@@ -369,13 +314,6 @@ def test_an_exported_adapter_names_the_backbone_where_it_is_now(
     assert cli("ask", tmp_path / "out", "What is 3?").out == wanted
 
 
-def test_a_tokenizer_without_a_chat_template_works(tmp_path: Path, cli: Any):
-    model = tiny_run.write_model(tmp_path / "model", chat_template=None)
-    file = tiny_run.write_questions(tmp_path / "questions.jsonl")
-    assert cli(*tiny_run.run_arguments(tmp_path / "run", model, file)).code == 0
-    assert ANSWER.search(cli("ask", tmp_path / "run", "What is 3?").out)
-
-
 def test_a_dry_run_finds_an_edited_table_and_a_broken_manifest(
     finished: Path, tmp_path: Path, cli: Any
 ):
@@ -390,16 +328,6 @@ def test_a_dry_run_finds_an_edited_table_and_a_broken_manifest(
             file.write(text)
         result = cli("run", run, "--dry-run")
         assert (result.code, result.out) == (2, "") and told in result.err
-
-
-def test_a_reader_that_has_seen_enough_is_no_error():
-    done = subprocess.run(
-        f"{sys.executable} -c 'from grace.cli import main; main()' list settings | head -1",
-        shell=True,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.startswith("seed = 0") and done.stderr == ""
 
 
 def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.MonkeyPatch):
@@ -454,20 +382,6 @@ def test_a_log_level_of_warning_leaves_only_warnings_and_debug_shows_what_led_to
     assert (quiet.code, quiet.err) == (0, "")
     assert cli("run", run, "--redo", "report").err == ""  # as the environment says now
     assert cli("--log-level", "info", "run", run, "--redo", "report").err == "stage report\n"
-
-
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        (["mean,last"], ["mean", "last"]),
-        (["mean", " last "], ["mean", "last"]),
-        (["sc,esc,window=4", "grace-es,threshold=0.9,drop=0.1"],
-         ["sc", "esc,window=4", "grace-es,threshold=0.9,drop=0.1"]),
-        (None, []),
-    ],
-)  # fmt: skip
-def test_names_are_repeated_or_have_commas_between(given: Any, names: list[str]):
-    assert listed(given) == names
 
 
 def test_a_missing_package_is_told_before_a_run_begins(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import json
 import random
@@ -19,7 +18,6 @@ import pytest
 import grace
 import tiny_run
 from grace.cli import main
-from grace.cli.commands import fit
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
 
@@ -53,15 +51,6 @@ def fitted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         main([str(word) for word in words])
     assert not stopped.value.code
     return folder / "out", shown.getvalue()
-
-
-@pytest.mark.parametrize("columns", [("A", "B"), ("Option A", "Option B"), ("options",)])
-def test_options_of_a_table_are_read(tmp_path: Path, columns: tuple[str, ...]) -> None:
-    table = tmp_path / "graded.csv"
-    options = "4,7" if len(columns) == 2 else '"[""4"", ""7""]"'
-    table.write_text(f"question,{','.join(columns)},response,correct\nPrime?,{options},B,true\n")
-    (answer,) = fit._graded(table)
-    assert (answer.asked, answer.choices, answer.correct) == ("Prime?", ("4", "7"), True)
 
 
 def test_one_wording_with_other_options_is_another_question(
@@ -122,18 +111,6 @@ def test_empty_answers_are_left_out(tmp_path: Path) -> None:
     rows = [{"question": "1?", "response": text, "correct": True} for text in ("", " \n", "one")]
     file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
     assert [answer.response for answer in _graded(file)] == ["one"]
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("paper.epochs=3", "data.shots=3", "data.question_field=q"),
-        *("model.engine=vllm", "model.path=other"),
-    ],
-)
-def test_a_setting_that_no_fit_reads_is_a_mistake(setting: str, tmp_path: Path, cli: Any) -> None:
-    result = cli("fit", "model", "graded.jsonl", tmp_path / "out", "--set", setting)
-    assert result.code == 2 and f"so {setting.split('=')[0]} has no effect" in result.err
 
 
 def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
@@ -206,21 +183,6 @@ def test_an_answer_that_is_too_long_is_named_by_its_line(
     assert "but the model's context is" in result.err
 
 
-def test_messages_may_stand_in_a_cell_as_json(model: Path, tmp_path: Path, cli: Any) -> None:
-    rows = [json.loads(line) for line in graded(tmp_path / "graded.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["messages"] = [{"role": "user", "content": row.pop("question")}]
-    lines, table = tiny_run.write_lines(tmp_path / "chats.jsonl", rows), tmp_path / "chats.csv"
-    with table.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(("messages", "response", "correct"))
-        writer.writerows((json.dumps(r["messages"]), r["response"], r["correct"]) for r in rows)
-    made = [cli("fit", model, f, tmp_path / f"of_{f.name}", "--json") for f in (lines, table)]
-    assert [result.code for result in made] == [0, 0], made[1].err
-    one, other = ({**json.loads(result.out), "out": ""} for result in made)
-    assert one == other
-
-
 def test_a_question_that_is_answered_twice_makes_no_interval_narrower(
     model: Path, tmp_path: Path, cli: Any
 ) -> None:
@@ -258,24 +220,6 @@ def test_answers_are_numbers_if_all_right_ones_are(
     assert (kind == "number") == ("every right answer is a number" in result.err)
     read = grace.load(out).task.answer
     assert (read("about 1,200 of them") == read("1200.0")) == (kind == "number")
-
-
-def test_as_many_folds_are_named_as_there_are(model: Path, tmp_path: Path, cli: Any) -> None:
-    rows = [
-        {"question": f"What is {n % 3}?", "response": f"{n}", "correct": n % 4 > 1}
-        for n in range(30)
-    ]
-    file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
-    assert "(3 folds):" in cli("fit", model, file, tmp_path / "out").out
-
-
-def test_a_place_that_is_taken_is_refused_before_the_model_loads(
-    model: Path, tmp_path: Path, cli: Any
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/file").write_text("")
-    result = cli("fit", "nowhere/at/all", graded(tmp_path / "graded.jsonl"), tmp_path / "out")
-    assert result.code == 2 and "is not empty" in result.err
 
 
 def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is_the_same(

@@ -67,15 +67,6 @@ def test_the_summary_says_what_was_read_how(tmp_path: Path, cli: Any) -> None:
     }
 
 
-def test_a_table_and_a_long_file_are_graded_too(tmp_path: Path, cli: Any) -> None:
-    lines = ["Query,Gold,Response,correct", *['What?,"1,200",1200,false'] * 70]
-    (tmp_path / "own.csv").write_text("\n".join(lines), "utf-8")
-    result = cli("grade", tmp_path / "own.csv", "--show", 3)
-    assert result.code == 0, result.err
-    assert result.out.count("own.csv:") == 3 and "... and 67 more; --out FILE" in result.out
-    assert '70 grades differ from "correct" in the file' in result.out
-
-
 @pytest.mark.parametrize(
     ("row", "more", "message"),
     [

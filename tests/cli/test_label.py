@@ -12,8 +12,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-import tiny_run
-
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -120,14 +118,6 @@ def test_cut_and_empty_responses_are_told_with_the_setting_that_mends_them(
     assert "4 responses are empty: the prompt may not fit these questions; try --set data" in again
 
 
-def test_a_single_response_is_counted_as_a_number(finished: Path, tmp_path: Path, cli: Any) -> None:
-    one = tiny_run.write_lines(tmp_path / "one.jsonl", [{"question": "1?", "answers": ["1"]}])
-    command = ["label", one, tmp_path / "out", "--model", finished / "run"]
-    assert "% of 1 graded responses are right" in cli(*command).out
-    counts = json.loads(cli(*command, "--json").out)
-    assert {type(value) for value in counts.values()} == {int}
-
-
 def test_a_command_that_failed_before_its_first_file_binds_the_directory_to_nothing(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:
@@ -185,33 +175,6 @@ def test_a_model_may_run_its_own_code_if_it_is_told_to(
     assert "--set model.trust_remote_code=true" in refused.err
     command.append("sample.max_new_tokens=6")
     assert cli(*command, "--set", "model.trust_remote_code=true").code == 0
-
-
-@pytest.mark.parametrize(
-    "setting", ["paper.epochs=3", "data.train=5", "sample.train_samples=2", "model.engine=vllm"]
-)
-def test_a_setting_that_no_labelling_reads_is_a_mistake(
-    setting: str, questions: Path, tmp_path: Path, cli: Any
-) -> None:
-    result = cli("label", questions, tmp_path / "out", "--model", "model", "--set", setting)
-    assert result.code == 2 and f"{setting.split('=')[0]} has no effect" in result.err
-
-
-def test_a_trained_model_asks_as_it_was_trained_to(
-    finished: Path, questions: Path, tmp_path: Path, cli: Any
-) -> None:
-    where = ["label", questions, tmp_path / "out", "--model", finished / "run"]
-    result = cli(*where, "--set", "model.thinking=true")
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "leave model.thinking out" in result.err
-
-
-def test_a_file_in_place_of_the_directory_is_named(
-    finished: Path, questions: Path, cli: Any
-) -> None:
-    result = cli("label", questions, questions, "--model", finished / "run")
-    assert result.code == 2
-    assert f"{questions} is a file; name a directory" in result.err
 
 
 @pytest.mark.parametrize(

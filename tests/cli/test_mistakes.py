@@ -399,7 +399,3 @@ def test_a_mistake_gets_one_line_that_says_what_to_type(
     assert result.err == f"grace: error: {message}\n"
     assert (result.code, result.out) == (2, "")
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
-
-
-def test_there_are_at_least_forty():
-    assert len(MISTAKES) >= 40 and len({mistake.why for mistake in MISTAKES}) == len(MISTAKES)

@@ -147,15 +147,6 @@ def test_the_parts_add_up_to_the_log_odds_of_c():
     assert parts(None, c, logprobs).shape == (1, 2)
 
 
-def test_answers_that_are_all_right_have_no_auroc(finished: Path, tmp_path: Path, cli: Any):
-    rows = [row | {"correct": True} for row in answers(30, 1, 0)]
-    graded = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
-    result = cli("recalibrate", finished / "run", graded, tmp_path / "out", "--json")
-    assert set(json.loads(result.out)["change"]) == {"ece", "brier"}
-    shown = cli("recalibrate", finished / "run", graded, tmp_path / "other")
-    assert (shown.code, shown.err) == (0, "") and "nan" not in shown.out
-
-
 def test_c_is_mapped_wherever_it_is_read(finished: Path, graded: Path, tmp_path: Path, cli: Any):
     out = tmp_path / "out"
     made = json.loads(cli("recalibrate", finished / "run", graded, out, "--json").out)
@@ -222,30 +213,6 @@ def test_every_answer_is_rated_by_a_fit_that_has_not_seen_its_question():
     assert other.unseen[0] == made.unseen[0] and other.unseen[300] == made.unseen[300]
     assert sum(a != b for a, b in zip(made.unseen, other.unseen, strict=True)) > 300
     assert made.unseen[0] != LogOdds((made.rows,), made.offset).transform(parts_PN)[0]
-
-
-def test_good_confidences_and_few_answers_stay_nearly_as_they_are():
-    rows = answers(20, 1.0, 0.0)
-    found = fitted(rows)
-    assert abs(found.a[0] - 1) < 0.25 and abs(found.b) < 0.4
-    sure = LogOdds.fit(log_odds([0.999] * 12), [True] * 12)
-    assert abs(sure.a[0] - 1) < 0.1 and abs(sure.b) < 0.1
-
-
-def test_a_map_of_the_log_odds_never_turns_the_order_round():
-    rows = answers(4000, -3.0, 0.0)  # the surer, the more often wrong
-    found = fitted(rows)
-    assert 0 < found.a[0] < 0.1
-
-
-def test_evidence_of_nothing_changes_nothing_until_it_is_mapped():
-    none = Evidence.none()
-    assert none.of([-1.0, -2.0], -0.3) == 0
-    assert none.mapped(1.0, 1.0, 0.0).of([-1.0, -2.0], -0.3) == 0
-    for state in (-30.0, -13.0, 0.5, 13.0, 30.0):  # as far as c has log-odds
-        before, after = (e.confidence(state, 0.0) for e in (none, none.mapped(1.0, 1.0, 0.0)))
-        assert log_odds(after) == pytest.approx(log_odds(before))
-    assert Evidence.from_dict(none.mapped(0.5, 0.5, 0.2).to_dict()) == none.mapped(0.5, 0.5, 0.2)
 
 
 def test_what_cannot_be_recalibrated_is_refused(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -138,24 +137,6 @@ def test_scale_prints_the_table_and_where_the_rest_is(run: Path, cli: Any):
     again = cli("scale", run, "--samples", 4, "--orders", 2, "--json")
     assert json.loads(again.out) == json.loads((run / "scaling.json").read_text())
     assert "What more samples buy" in (run / "report.html").read_text()
-
-
-def test_a_threshold_for_one_sample_is_used_by_the_command_that_is_named_next(
-    right_run: Path, cli: Any
-):
-    arguments = ("--target-accuracy", 0.1, "--mode", "early-stop", "--budget", 1, "--delta", 0.4)
-    then = cli("threshold", right_run, *arguments).out.splitlines()[-1]
-    ask = shlex.split(then.removeprefix("next:   grace "))
-    shown = cli(*ask[:2], ASKED, *ask[3:]).out
-    assert f"{right_run}'s threshold: " in shown and "at least 10.0% right" in shown
-
-
-def test_a_stated_threshold_is_used_even_if_it_is_the_usual_one(run: Path, cli: Any):
-    choose(run, "early-stop", tau=1.0, budget=8)
-    asked = ("ask", run, ASKED, "--budget", 8)
-    assert "'s threshold: at least 90% right" in cli(*asked, "--strategy", "es").out
-    for stated in ("es,threshold=0.8", "grace-es,threshold=0.7"):
-        assert "'s threshold: at least" not in cli(*asked, "--strategy", stated).out
 
 
 def test_threshold_prints_the_promise_the_check_and_the_next_command(right_run: Path, cli: Any):

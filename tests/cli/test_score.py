@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 import grace
 import tiny_run
@@ -64,11 +61,6 @@ def test_lines_keep_their_order_and_fields_and_get_the_models_confidence(
     assert [row["confidence"] is None for row in rows] == [False, False, True, False, False]
 
 
-def test_unicode_is_written_as_it_is(finished: Path, file: Path, tmp_path: Path, cli: Any):
-    cli("score", finished / "run", file, "--out", tmp_path / "out.jsonl")
-    assert "中文 \u2028 é" in (tmp_path / "out.jsonl").read_text("utf-8")
-
-
 def test_a_byte_order_mark_and_blank_lines_are_fine(finished: Path, tmp_path: Path, cli: Any):
     text = "\n\r\n".join(json.dumps(row) for row in ROWS)
     (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -88,12 +80,6 @@ def test_it_goes_on_after_the_lines_that_are_there(
     assert result.code == 0 and result.out == ""
     assert out.read_bytes() == whole.read_bytes()
     assert ("nothing left to score" in result.err) == (kept == len(ROWS))
-
-
-def test_a_file_without_a_line_is_a_mistake(finished: Path, tmp_path: Path, cli: Any):
-    empty = tiny_run.write_lines(tmp_path / "empty.jsonl", [])
-    result = cli("score", finished / "run", empty, "--out", tmp_path / "out.jsonl")
-    assert result.code == 2 and "empty.jsonl has no line to score; write" in result.err
 
 
 def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
@@ -144,17 +130,6 @@ def test_a_whole_file_of_another_model_is_not_taken_for_done(
     assert refused.code == 2 and "has scores of another model" in refused.err
 
 
-def test_scores_with_and_without_a_trace_are_not_mixed(finished: Path, tmp_path: Path, cli: Any):
-    rows = [{"question": f"What is {n}?", "response": str(n)} for n in range(2)]
-    file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    assert cli("score", finished / "run", file, "--out", out).code == 0
-    first = rows_of(out.read_text())[0]
-    out.write_text(json.dumps(first | {"trace": [first["confidence"]]}) + "\n", "utf-8")
-    refused = cli("score", finished / "run", file, "--out", out)
-    assert refused.code == 2 and "has lines with a trace; add --trace, or name" in refused.err
-    assert len(rows_of(out.read_text())) == 1
-
-
 def test_options_are_shown_to_the_model_however_they_are_given(
     places: Any, tmp_path: Path, cli: Any
 ):
@@ -185,29 +160,6 @@ def test_a_question_is_asked_as_a_run_asks_it(finished: Path, tmp_path: Path, cl
     assert spaced["question"].endswith(" ")  # a row is kept as it is
     asked = [cli("ask", finished / "run", row["question"]).out for row in rows]
     assert asked[0] == asked[1]
-
-
-def test_a_response_that_spells_a_list_is_a_text_and_what_is_missing_is_null(
-    finished: Path, tmp_path: Path, cli: Any
-):
-    table = tmp_path / "in.csv"
-    table.write_text('question,response\n"[""a""]","[""Paris"", ""London""]"\n')
-    (row,) = rows_of(cli("score", finished / "run", table).out)
-    assert (row["question"], row["response"]) == ('["a"]', '["Paris", "London"]')
-    rows = [{"question": "What is 3?", "response": "3", "score": n} for n in (0.5, math.nan)]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
-    scored = rows_of(cli("score", finished / "run", tmp_path / "in.parquet").out)
-    assert [row["score"] for row in scored] == [0.5, None]
-
-
-def test_a_trace_of_another_model_does_not_stay(finished: Path, tmp_path: Path, cli: Any):
-    row = {"question": "What is 3 and 21?", "response": "3", "trace": [0.5, 0.5]}
-    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
-    out = tmp_path / "out.jsonl"
-    for _ in range(2):  # the second time there is nothing left to do
-        result = cli("score", finished / "run", tmp_path / "in.jsonl", "--out", out)
-        assert result.code == 0
-    assert "trace" not in json.loads(out.read_text())
 
 
 def test_standard_input_is_scored_and_resumed_too(

@@ -5,7 +5,6 @@ Tasks of the Hub get made-up rows in the Hub's fields from `tests/data/hub_rows.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from grace.answers import LETTERS, normalise
 from grace.config import DataSettings
-from grace.errors import DataError, UserInputError
+from grace.errors import UserInputError
 from grace.grading import load_grader
 from grace.plugins import find
 from grace.records import Question, from_json, to_json
@@ -158,10 +157,3 @@ def test_a_system_prompt_of_ones_own_replaces_the_tasks(task: Task) -> None:
     )
     assert own[0] == {"role": "system", "content": "Be {x}."}
     assert own[1:] == other[1:] and len(own) == 2
-
-
-def test_asking_for_too_many_says_how_many_there_are(task: Task, data: DataSettings) -> None:
-    for split in SPLITS:
-        many = dataclasses.replace(data, **{split: 1_000_000})
-        with pytest.raises(DataError, match=r"has \d+ .*questions.*data\."):
-            task.questions(split, many, seed=0)  # type: ignore[arg-type]

@@ -107,14 +107,6 @@ def test_an_id_that_the_model_does_not_have_is_malformed(token: Any) -> None:
     assert caught.value.why == "malformed"
 
 
-@pytest.mark.parametrize("name", ["token_id:-3", "token_id:400", "token_id:" + "9" * 30])
-def test_a_name_with_an_id_that_the_model_does_not_have_is_malformed(name: str) -> None:
-    said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7])
-    said["logprobs"]["top_logprobs"][0][name] = -3.0
-    with pytest.raises(UpstreamError, match="no token of the model"):
-        read_steps(said, ROWS, (EOS, CNF))
-
-
 def test_rows_beyond_the_tokenizer_are_tokens_of_a_padded_model() -> None:
     said = choice([{400: 0.5, EOS: 0.1, CNF: 0.2}], [400])
     assert read_steps(said, 408, (EOS, CNF))[0].token == 400
@@ -229,16 +221,6 @@ def test_an_answer_without_end_is_not_read_to_its_end(
     monkeypatch.setattr(Canned, "kind", "application/json")
     with pytest.raises(UpstreamError, match="an answer of over 262144 bytes"):
         streamed(canned, *[b"[" * 2**16] * 64)
-
-
-def test_of_an_error_only_the_beginning_is_read_and_less_is_kept(
-    canned: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Canned, "status", 500)
-    with pytest.raises(UpstreamError) as caught:
-        streamed(canned, b"Traceback\n\x1b[31m  in f\n", *[b"a" * 2**16] * 64)
-    assert str(caught.value).startswith("the upstream answers 500: Traceback [31m in f aaa")
-    assert len(caught.value.detail) == 301
 
 
 def test_only_a_line_feed_ends_an_event(canned: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import fake_vllm
-import grace
 import vllm_models
 from grace.engines.kinds import load_engine, own_options
 from grace.errors import ConfigError, GraceError
@@ -32,30 +31,6 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     fake_vllm.install(monkeypatch, make=start)
     return made
-
-
-def test_the_facade_answers_the_same_with_either_engine(trained: Path, vllm: list[Any]) -> None:
-    fast = grace.load(trained / "merged", engine="vllm")
-    reference = grace.load(trained / "merged")
-    for question in ("Who wrote Middlemarch?", "What is the capital of France?"):
-        found, wanted = (m.ask(question, max_new_tokens=12) for m in (fast, reference))
-        assert (found.text, found.finish_reason) == (wanted.text, wanted.finish_reason)
-        assert found.confidence == pytest.approx(wanted.confidence, abs=1e-5)
-        pairs = [[question], ["George Eliot"]]
-        assert fast.score(*pairs) == pytest.approx(reference.score(*pairs), abs=1e-5)
-
-
-def test_a_vote_that_is_sure_aborts_the_samples_still_running(
-    trained: Path, vllm: list[Any]
-) -> None:
-    model = grace.load(trained / "merged", engine="vllm")
-    decision = model.vote(
-        "Who wrote Middlemarch?", budget=8, parallel=8, threshold=1e-9, max_new_tokens=64
-    )
-    assert decision.samples == 1
-    (llm,) = vllm
-    assert llm.llm_engine.aborted
-    assert not llm.llm_engine.running
 
 
 @pytest.mark.parametrize(

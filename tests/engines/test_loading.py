@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import grace
 import tiny_models
 from grace.cnf import Readout, add_cnf, find_readout, trainable_rows
 from grace.engines import Sampling
-from grace.engines.local import loading
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -131,15 +129,6 @@ def test_the_float32_head_equals_the_head_of_the_float32_model(tiny):
     embedding = model.get_input_embeddings().weight
     assert model.get_output_embeddings().weight.data_ptr() != embedding.data_ptr()
     assert embedding.shape[0] > token.id
-
-
-@every_architecture
-@quiet_peft
-def test_the_float32_head_holds_the_trained_row(tiny, tmp_path):
-    _, _, trained = train(tiny, tmp_path)
-    before = trained.confidences(PROMPTS, RESPONSES)
-    head_in_float32(trained.model)
-    assert trained.confidences(PROMPTS, RESPONSES) == pytest.approx(before, abs=1e-6)
 
 
 @quiet_peft
@@ -260,24 +249,6 @@ def test_a_number_format_that_the_model_exceeds_is_named(tiny):
             call()
 
 
-def test_a_number_format_that_a_later_token_exceeds_is_named(tiny):
-    model, tokenizer = tiny
-    add_cnf(model, tokenizer)
-
-    def overflow(_module, _args, kwargs, output):
-        if kwargs["input_ids"].shape[1] == 1:  # not while the prompt is read
-            output.logits.fill_(float("nan"))
-
-    model.register_forward_hook(overflow, with_kwargs=True)
-    engine, long = TransformersEngine(model, tokenizer), Sampling(max_new_tokens=3, seed=1)
-    for call in (
-        lambda: list(engine.generate(PROMPTS, long)),
-        lambda: list(engine.stream(PROMPTS[0], long).start(range(1))),
-    ):
-        with pytest.raises(ModelError, match=r"NaN.*use the dtype float32 or bfloat16"):
-            call()
-
-
 def test_a_model_without_an_end_token_is_refused(tiny, tmp_path):
     model, tokenizer = tiny
     tokenizer.eos_token = None
@@ -353,24 +324,3 @@ def test_a_real_backbone_keeps_its_logits_and_loses_no_answer(shared: Path):
     greedy = Sampling(max_new_tokens=8)
     left, right = dict(base.generate(prompts, greedy)), dict(grown.generate(prompts, greedy))
     assert all(left[i][0].token_ids == right[i][0].token_ids for i in range(8))
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "has", "said"),
-    [
-        ("cuda", "auto", ["vllm"], "model.engine=vllm"),
-        ("cuda", "auto", [], ""),
-        ("cpu", "auto", ["vllm", "avx512_bf16"], "model.dtype=bfloat16"),
-        ("cpu", "auto", ["amx_tile"], "model.dtype=bfloat16"),
-        ("cpu", "float32", ["amx_tile"], ""),
-        ("cpu", "auto", ["vllm"], ""),
-    ],
-)
-def test_a_faster_way_is_named_where_there_is_one(device, dtype, has, said, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name in has or None)
-    for name in ("amx_tile", "avx512_bf16"):
-        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in has)
-    for count, wanted in ((10**9, said), (10**6, "")):
-        model = SimpleNamespace(device=torch.device(device), num_parameters=lambda n=count: n)
-        found = loading.faster(model, dtype)
-        assert wanted in found and bool(found) == bool(wanted)

@@ -49,8 +49,14 @@ def columns_read(engine: TransformersEngine) -> list[int]:
 
 
 @models
-@pytest.mark.parametrize("read_at", ["predict", "feed", "prompt"])
-@pytest.mark.parametrize("sampling", [Sampling(2, 1.0, 0.9, 12), Sampling(1, 0.0, 1.0, 12)])
+@pytest.mark.parametrize(
+    ("read_at", "sampling"),
+    [
+        ("predict", Sampling(1, 0.0, 1.0, 12)),
+        ("feed", Sampling(2, 1.0, 0.9, 12)),
+        ("prompt", Sampling(2, 1.0, 0.9, 12)),
+    ],
+)
 def test_sampling_gives_the_same_tokens_and_c(
     name: str, read_at: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:

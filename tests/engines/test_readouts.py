@@ -19,9 +19,7 @@ from grace.records import is_whole
 
 VARIANTS = [("token", "prompt"), ("bins", "predict"), ("bins", "prompt")]
 every_variant = pytest.mark.parametrize(("head", "read_at"), VARIANTS)
-architectures = pytest.mark.parametrize(
-    "tiny", ["llama_tied", "llama_untied", "qwen2", "gemma2"], indirect=True
-)
+architectures = pytest.mark.parametrize("tiny", ["llama_untied", "qwen2"], indirect=True)
 GREEDY = Sampling(max_new_tokens=10)
 SAMPLED = Sampling(max_new_tokens=10, temperature=1.0, num_samples=4, seed=6)
 NUCLEUS = Sampling(max_new_tokens=10, temperature=0.7, top_p=0.8, num_samples=2, seed=1)
@@ -74,7 +72,7 @@ def naive(engine, prompt, key, sample, sampling):
 
 @architectures
 @every_variant
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, NUCLEUS], ids=["greedy", "T1", "top_p"])
+@pytest.mark.parametrize("sampling", [GREEDY, NUCLEUS], ids=["greedy", "top_p"])
 def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(
     tiny, head, read_at, sampling
 ):
@@ -94,17 +92,16 @@ def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(
 
 @architectures
 @every_variant
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "T1"])
-def test_c_and_logprobs_of_generation_equal_a_teacher_forced_forward(tiny, head, read_at, sampling):
+def test_c_and_logprobs_of_generation_equal_a_teacher_forced_forward(tiny, head, read_at):
     engine = engine_of(tiny, head, read_at)
     prompts = tiny_models.prompts(engine.tokenizer, 16)
     rows = [
         (prompt, got)
-        for prompt, generations in zip(prompts, generate(engine, prompts, sampling), strict=True)
+        for prompt, generations in zip(prompts, generate(engine, prompts, SAMPLED), strict=True)
         for got in generations
         if got.finish_reason == "stop"
     ]
-    assert len({len(got.token_ids) for _, got in rows}) > 1 or sampling is GREEDY
+    assert len({len(got.token_ids) for _, got in rows}) > 1
     contexts, responses = [p for p, _ in rows], [got.token_ids for _, got in rows]
     expected = [got.trace[0 if read_at == "prompt" else -1] for _, got in rows]
     assert all(
@@ -115,13 +112,6 @@ def test_c_and_logprobs_of_generation_equal_a_teacher_forced_forward(tiny, head,
     for (_, got), (logprobs, end) in zip(rows, engine.logprobs(contexts, responses), strict=True):
         assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
         assert got.end_logprob == pytest.approx(end, abs=CLOSE)
-
-
-def test_bins_say_different_things_about_different_responses(tiny):
-    engine = engine_of(tiny, "bins", "predict")
-    prompts = tiny_models.prompts(engine.tokenizer, 16)
-    c = {round(c, 4) for c in engine.confidences(prompts, [p[::-1][:3] for p in prompts])}
-    assert len(c) > 2 and all(round(100 * value) % 10 == 5 for value in c)
 
 
 @pytest.mark.parametrize("head", ["token", "bins"])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,8 +20,7 @@ from grace.engines import Sampling
 from grace.engines.kinds import load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.engines.vllm import VllmEngine
-from grace.errors import ConfigError, DataError, ModelError
-from grace.records import is_whole
+from grace.errors import ConfigError, ModelError
 from made_up_evidence import EVIDENCE
 
 GREEDY = Sampling(max_new_tokens=6)
@@ -96,28 +92,6 @@ def test_greedy_goes_on_as_vllm_does_where_the_ends_are_most_probable_only_toget
     assert [g.token_ids for g in found] == [g.token_ids for (g,) in map(wanted.get, range(80))]
 
 
-def test_greedy_samples_are_drawn_once_and_alike(both: Both) -> None:
-    sampling = dataclasses.replace(GREEDY, num_samples=3)
-    for _, made in both.fast.generate(both.prompts[:2], sampling):
-        assert len(made) == 3
-        assert len({g.token_ids for g in made}) == 1
-    assert [params.n for params in both.llm.llm_engine.asked] == [1, 1]
-
-
-def test_sampled_responses_have_the_c_that_transformers_reads(both: Both) -> None:
-    rows = [(both.prompts[i], g) for i, m in both.fast.generate(both.prompts, SAMPLED) for g in m]
-    ended = [(prompt, g) for prompt, g in rows if is_whole(g)]
-    assert len({g.token_ids for _, g in rows}) > len(both.prompts)
-    contexts, responses = [p for p, _ in ended], [g.token_ids for _, g in ended]
-    wanted = both.reference.confidences(contexts, responses)
-    assert [g.confidence for _, g in ended] == pytest.approx(wanted, abs=CLOSE)
-    for (_, g), (logprobs, end) in zip(
-        ended, both.reference.logprobs(contexts, responses), strict=True
-    ):
-        assert g.logprobs == pytest.approx(logprobs, abs=CLOSE)
-        assert g.end_logprob == pytest.approx(end, abs=CLOSE)
-
-
 def test_the_samples_of_a_prompt_are_one_request_that_asks_for_c() -> None:
     both = Both()
     list(both.fast.generate(both.prompts[:2], SAMPLED))
@@ -126,17 +100,6 @@ def test_the_samples_of_a_prompt_are_one_request_that_asks_for_c() -> None:
         assert params.n == 3
         assert params.logprob_token_ids == [3, both.reference.reader.cnf]
         assert sorted(params.stop_token_ids) == [3, both.reference.reader.cnf]
-
-
-def test_a_sample_depends_on_seed_key_and_number_alone() -> None:
-    both = Both()
-    prompts, keys = both.prompts[:3], ["a", "b", "c"]
-    whole = dict(both.fast.generate(prompts, SAMPLED, keys=keys))
-    tail = dataclasses.replace(SAMPLED, num_samples=2, first_sample=1)
-    for index, made in both.fast.generate(prompts[::-1], tail, keys=keys[::-1]):
-        assert made == whole[2 - index][1:]
-    other = dataclasses.replace(SAMPLED, seed=6)
-    assert dict(both.fast.generate(prompts, other, keys=keys)) != whole
 
 
 def test_given_responses_are_rated_as_transformers_rates_them(both: Both) -> None:
@@ -149,16 +112,6 @@ def test_given_responses_are_rated_as_transformers_rates_them(both: Both) -> Non
     ):
         assert a == pytest.approx(b, abs=CLOSE)
         assert end_a == pytest.approx(end_b, abs=CLOSE)
-
-
-@pytest.mark.parametrize("count", [0, 2, 200])
-def test_next_token_probs_are_those_of_the_transformers_engine(count: int) -> None:
-    both = Both()
-    tokens = list(range(4, 4 + count))
-    found = both.fast.next_token_probs(both.prompts, tokens)
-    wanted = both.reference.next_token_probs(both.prompts, tokens)
-    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-    np.testing.assert_allclose(found, wanted, atol=CLOSE)
 
 
 def test_a_stream_gives_the_samples_of_generate_and_a_closed_one_aborts_the_rest() -> None:
@@ -274,19 +227,6 @@ def test_a_lora_cannot_rate_given_responses_by_their_own_probabilities() -> None
     assert len(plain.confidences([[5]], [[6]])) == 1
 
 
-def test_features_name_the_engine_that_has_them() -> None:
-    with pytest.raises(ModelError, match="transformers engine"):
-        Both().fast.features([[5]], [[6]])
-
-
-def test_prompts_that_do_not_fit_are_refused_by_name() -> None:
-    both = Both(max_model_len=15)
-    with pytest.raises(ModelError, match="prompt long has 10 tokens"):
-        list(both.fast.generate([[5] * 10], GREEDY, keys=["long"]))
-    with pytest.raises(DataError, match="no tokens"):
-        both.fast.next_token_probs([[]], [5])
-
-
 def test_a_temperature_that_vllm_does_not_take_is_refused_in_one_line() -> None:
     both = Both()
     with pytest.raises(ConfigError, match=r"temperature must be in \[0, 2\].*transformers engine"):
@@ -302,15 +242,6 @@ def test_an_engine_that_dies_is_an_error_in_one_line(monkeypatch: pytest.MonkeyP
     with pytest.raises(ModelError, match="EngineCore encountered an issue") as told:
         list(both.fast.generate([[5]], GREEDY))
     assert "\n" not in str(told.value)
-
-
-def test_vllms_log_is_not_among_the_results(
-    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_LOGGING_STREAM", "")
-    del os.environ["VLLM_LOGGING_STREAM"]
-    load_engine("vllm", write_export(tmp_path / "merged", {"read_at": "predict"}))
-    assert os.environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr"
 
 
 def test_given_responses_that_do_not_fit_are_refused_by_name_before_any_is_scored() -> None:
@@ -408,19 +339,6 @@ def test_an_adapter_as_trained_is_refused_with_the_command_that_helps(
         with pytest.raises(ModelError, match="grace export"):
             load_engine("vllm", "pocket", adapter=adapter)
     assert not started
-
-
-def test_what_vllm_says_of_a_model_that_it_cannot_load_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(**options: Any) -> Any:
-        raise ValueError("1 validation error for CacheConfig\n  no room for the KV cache")
-
-    fake_vllm.install(monkeypatch, make=fail)
-    folder = write_export(tmp_path / "merged", {})
-    with pytest.raises(ModelError, match="no room for the KV cache") as refused:
-        load_engine("vllm", folder)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_model_without_cnf_is_sampled_where_that_is_asked_for() -> None:

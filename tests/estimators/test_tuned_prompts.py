@@ -14,7 +14,7 @@ from grace.calibration import Platt, log_odds
 from grace.errors import ComputeError, ModelError
 from grace.estimators import Fitted
 from grace.estimators.loading import load_estimator
-from grace.estimators.prompts import MOST, candidates, tuned
+from grace.estimators.prompts import MOST, tuned
 
 RNG = np.random.default_rng(0)
 COUNT = 300
@@ -81,17 +81,9 @@ def test_prompts_that_are_too_long_are_left_out_unless_all_are():
         rated(long)
 
 
-def test_a_prompt_that_is_too_long_does_not_matter_where_no_reply_can_be_read():
-    assert rated(Says([None] * COUNT), Says([], refuses=ModelError)) == [None] * COUNT
-
-
 def test_a_prompt_at_which_memory_runs_out_is_not_quietly_left_out():
     with pytest.raises(ComputeError):
         rated(Says(INFORMED, refuses=ComputeError), Says(INFORMED))
-
-
-def test_there_are_no_more_shots_than_training_answers():
-    assert candidates(KNOWN, ["a", "b"]) == [("a", 0), ("a", 4), ("b", 0), ("b", 4)]
 
 
 class Follower(ScriptedEngine):

@@ -105,8 +105,10 @@ def same(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=tolerance)
 
 
-@pytest.mark.parametrize("read_at", ["predict", "feed"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "read_at"),
+    [(name, ("predict", "feed")[place % 2]) for place, name in enumerate(CASES)],
+)
 def test_merged_is_a_plain_checkpoint_with_the_same_numbers(
     name: str, read_at: str, tmp_path: Path
 ) -> None:

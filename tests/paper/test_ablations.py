@@ -108,8 +108,8 @@ def base_directory(name: str, folder: Path) -> Path:
     ("name", "variant"),
     [
         *((name, "sft") for name in SIGNS),
-        *(("llama_untied", variant) for variant in ("pre", "disc", "feed")),
-        *(("gemma2", variant) for variant in ("pre", "feed")),
+        *(("llama_untied", variant) for variant in ("pre", "disc")),
+        ("gemma2", "feed"),
     ],
 )
 def test_training_scoring_and_generating_read_the_same_c_of_a_saved_adapter(
@@ -141,7 +141,7 @@ def test_training_scoring_and_generating_read_the_same_c_of_a_saved_adapter(
     assert reply.confidence is None or 0 <= reply.confidence <= 1
 
 
-@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+@pytest.mark.parametrize("name", ["llama_untied", "gemma2"])
 def test_grace_pre_starts_where_it_can_learn_and_learns(name: str, train: Any) -> None:
     data = [Example(str(i), (9, 10 + i), (12, 13), i % 2 * 0.8 + 0.1) for i in range(8)]
     seen: list[dict[str, float]] = []
@@ -198,20 +198,11 @@ def test_grace_disc_changes_exactly_lora_and_ten_rows(name: str, train: Any) -> 
             assert bool(len(changed)) == ("mlp" in key and key.endswith("weight")), key
 
 
-def test_grace_disc_learns_the_bins(train: Any, examples: list[Example]) -> None:
-    options = {"epochs": 12, "learning_rate": 2e-2, "dropout": 0.0, "data": examples[:8]}
-    seen: list[dict[str, float]] = []
-    train(variant="disc", on_step=lambda *a: seen.append(a[2]), **options)
-    assert seen[-1]["sft"] < 0.5 * seen[0]["sft"]
-    assert seen[-1]["loss"] == pytest.approx(seen[-1]["sft"])
-    assert seen[-1]["mean_c"] == pytest.approx(seen[-1]["mean_target"], abs=0.06)
-
-
 class Killed(BaseException):
     """Not an Exception, so nothing on the way may swallow it."""
 
 
-@pytest.mark.parametrize(("variant", "step"), [("disc", 1), ("disc", 5), ("pre", 3)])
+@pytest.mark.parametrize(("variant", "step"), [("disc", 5), ("pre", 3)])
 def test_a_killed_training_of_an_ablation_ends_with_the_same_bytes(
     variant: str, step: int, train: Any
 ) -> None:

@@ -40,25 +40,3 @@ def test_what_is_logged_elsewhere_changes_nothing(
         for kind in ("none", "tensorboard")
     ]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-def test_wandb_gets_the_training_log(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    wandb = pytest.importorskip("wandb")
-    train(epochs=1, report_to="wandb")
-    wandb.finish()
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert all(name in file.read_bytes() for name in (b"train/loss", b"eval/brier"))
-
-
-def test_trackio_gets_the_training_log(
-    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    pytest.importorskip("trackio")  # reads the variable
-    train(epochs=1, report_to="trackio")
-    (file,) = tmp_path.glob("trackio/*.db")
-    assert all(name in file.read_bytes() for name in (b"train/loss", b"eval/brier"))

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from grace.errors import UserInputError
 from grace.methods.paper.targets import (
     balance,
     make_targets,
@@ -22,11 +21,6 @@ def test_a_target_is_the_accuracy_of_the_bin() -> None:
     assert made.table[1] == (1, 0.1, 0.2, 3, pytest.approx(1 / 3))
     assert made.table[5].n == 0
     assert made.table[5].accuracy is None
-
-
-def test_scores_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(UserInputError, match="1 not finite"):
-        make_targets(np.array([0.1, math.nan]), np.array([0, 1]))
 
 
 def test_scores_outside_the_unit_interval_fall_into_the_outer_bins() -> None:
@@ -89,10 +83,6 @@ def test_feature_parts_are_in_the_order_of_the_settings() -> None:
 
 
 SKEWED = np.concatenate([np.full(90, 0.05), np.full(30, 0.55), np.full(6, 0.95)])
-
-
-def test_no_balance_keeps_every_example_once() -> None:
-    np.testing.assert_array_equal(balance(SKEWED, "none"), np.arange(126))
 
 
 def test_a_cap_cuts_large_intervals_to_the_mean_size_and_keeps_small_ones() -> None:

@@ -40,8 +40,13 @@ def merged(name: str, adapter: Path) -> Any:
         return PeftModel.from_pretrained(model, adapter).merge_and_unload()
 
 
-@pytest.mark.parametrize(("variant", "read_at"), [("grace", "predict"), ("feed", "feed")])
-@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "variant", "read_at"),
+    [
+        *((name, "grace", "predict") for name in tiny_models.ARCHITECTURES),
+        ("llama_untied", "feed", "feed"),
+    ],
+)
 def test_the_engine_reads_the_c_that_training_read(
     name: str, variant: str, read_at: str, train: Any, validation: list[Example], tmp_path: Path
 ) -> None:
@@ -84,10 +89,9 @@ def test_exactly_lora_and_one_row_change(name: str, train: Any) -> None:
     assert changed_rows == len(embeddings)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "llama_untied", "qwen2"])
-def test_the_model_is_left_as_it_came(name: str, train: Any) -> None:
-    done = train(name, epochs=1, gradient_checkpointing=True)
-    fresh = tiny_models.model(name)
+def test_the_model_is_left_as_it_came(train: Any) -> None:
+    done = train("llama_untied", epochs=1, gradient_checkpointing=True)
+    fresh = tiny_models.model("llama_untied")
     add_cnf(fresh, tiny_models.tokenizer())
     state = done.model.state_dict()
     assert state.keys() == fresh.state_dict().keys()
@@ -109,7 +113,7 @@ def test_the_output_row_of_an_untied_head_is_trained_and_at_predict_it_alone(tra
     assert torch.equal(embedding[0], done.model.get_input_embeddings().weight[done.cnf.id])
 
 
-@pytest.mark.parametrize("name", tiny_models.ARCHITECTURES)
+@pytest.mark.parametrize("name", ["llama_tied", "gemma2"])
 def test_the_calibration_loss_falls(name: str, train: Any, examples: list[Example]) -> None:
     losses: list[float] = []
     train(
@@ -152,15 +156,6 @@ def test_micro_batches_take_the_same_steps_as_whole_batches(micro: int, train: A
         )
         norms.append(seen)
     np.testing.assert_allclose(norms[0], norms[1], rtol=1e-3)
-
-
-def test_trainables_move_at_a_tiny_rate_on_a_bfloat16_base(train: Any) -> None:
-    done = train(dtype=torch.bfloat16, learning_rate=1e-5, epochs=1)
-    tensors = weights(done.adapter)
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
-    (row,) = [t for key, t in tensors.items() if "lm_head" in key]
-    assert 1e-6 < (row[0] - done.model.get_output_embeddings().weight[-1]).abs().max() < 1e-4
-    assert all(tensor.abs().max() > 0 for key, tensor in tensors.items() if "lora_B" in key)
 
 
 def test_bfloat16_training_reads_the_c_of_the_bfloat16_engine(
@@ -229,23 +224,6 @@ def test_the_adapter_directory_is_complete_and_names_what_it_needs(train: Any) -
     assert {"eval_mean_log_c", "eval_brier", "eval_ece"} <= rows[0].keys()
     assert {"loss", "calibration", "sft", "mean_c", "grad_norm"} <= rows[1].keys()
     assert rows[-1]["epoch"] == 1
-
-
-def test_the_card_names_its_lora(train: Any) -> None:
-    card = (train(epochs=1).adapter / "README.md").read_text()
-    assert "library_name: peft" in card and "tags: [lora, " in card
-    assert "- LoRA rank 4 on mlp" in card and "No LoRA" not in card
-
-
-def test_training_makes_no_noise(train: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    train(epochs=1)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_balanced_training_runs(train: Any) -> None:
-    result = train(balance="cap", schedule="cosine", warmup=0.5).result
-    rates = [row["learning_rate"] for row in result.log if "learning_rate" in row]
-    assert result.steps >= 4 and rates[0] < max(rates)  # which fall from the start without warm-up
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(

@@ -37,7 +37,7 @@ def whole(train: Any) -> dict[str, bytes]:
     return contents(train("llama_untied", folder="whole", save_every=2).adapter)
 
 
-@pytest.mark.parametrize("step", range(1, 7))
+@pytest.mark.parametrize("step", [1, 4, 6])
 def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
     step: int, train: Any, whole: dict[str, bytes]
 ) -> None:
@@ -50,9 +50,8 @@ def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
     assert steps == list(range(SAVED_BEFORE[step] + 1, 7))
 
 
-@pytest.mark.parametrize("micro", [3])
-def test_a_run_with_micro_batches_resumes_too(micro: int, train: Any) -> None:
-    options = {"save_every": 2, "micro_batch_size": micro}
+def test_a_run_with_micro_batches_resumes_too(train: Any) -> None:
+    options = {"save_every": 2, "micro_batch_size": 3}
     first = contents(train(folder="whole", **options).adapter)
     with pytest.raises(Killed):
         train(folder="cut", on_step=stop_after(5), **options)

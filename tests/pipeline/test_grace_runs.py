@@ -66,25 +66,6 @@ def test_training_holds_a_single_backbone_in_memory(made: Path, tmp_path: Path) 
     assert set(held) == {None}
 
 
-def test_a_trace_leaves_the_answers_as_they_are_and_ends_with_c(made: Path, tmp_path: Path) -> None:
-    """Its rows are fitted to the steps too, so c at the end is another, of the same answers."""
-    traced = tmp_path / "traced"
-    run(traced, settings(made, "grace.trace=true"))
-    ours, theirs = (
-        RunDir(path).split("test").tuned.responses.read() for path in (traced, made / "rows")
-    )
-    bare = {"trace": (), "confidence": None}
-    assert [dataclasses.replace(one, **bare) for one in ours] == [
-        dataclasses.replace(one, confidence=None) for one in theirs
-    ]
-    for one in ours:
-        assert len(one.trace) == len(one.token_ids) + (one.finish_reason == "stop")
-        if one.confidence is not None:
-            assert one.trace[-1] == pytest.approx(one.confidence, abs=1e-6)
-    model = grace.load(traced)
-    assert model.traces and not grace.load(made / "rows").traces
-
-
 @pytest.mark.parametrize("layer", [1, -1])
 def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     made: Path, tmp_path: Path, layer: int, capsys: pytest.CaptureFixture[str]
@@ -113,10 +94,11 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
     assert (f"questions, seed 0: the confidence reads {place}" in notes) == (chosen > 0)
     model = grace.load(deep)
     ended = [one for one in ours if one.finish_reason == "stop"]
+    assert {len(one.trace) - len(one.token_ids) for one in ended} == {1}
     assert len({one.confidence for one in ended}) > 1
     for one in ended:
         assert one.trace[-1] == pytest.approx(one.confidence, abs=1e-6)
-    assert model.traces
+    assert model.traces and not grace.load(made / "rows").traces
 
 
 def test_states_that_other_settings_did_not_store_are_asked_for(made: Path) -> None:
@@ -150,14 +132,13 @@ def drawn_again(run: Path) -> list[Generation]:
     return [one for _, samples in drawn for one in samples]
 
 
-@pytest.mark.parametrize("changes", [(), ("grace.trace=true",)])
 def test_without_lora_a_run_rates_its_backbones_answers_as_asking_would(
-    changes: tuple[str, ...], made: Path, tmp_path: Path
+    made: Path, tmp_path: Path
 ) -> None:
     """The run has not drawn them a second time, which would give the same answers and c."""
     sampled = ("sample.test_temperature=0.8", "sample.test_samples=2")  # some end, some are cut
     path = tmp_path / "run"
-    run(path, settings(made, *sampled, *changes))
+    run(path, settings(made, *sampled, "grace.trace=true"))
     test = RunDir(path).split("test")
     assert not (path / "stages/answer.timing.jsonl").exists()
     base, tuned, asked = test.responses.read(), test.tuned.responses.read(), drawn_again(path)
@@ -170,7 +151,7 @@ def test_without_lora_a_run_rates_its_backbones_answers_as_asking_would(
         assert (drawn.token_ids, drawn.finish_reason) == (rated.token_ids, rated.finish_reason)
         assert drawn.logprobs == pytest.approx(rated.logprobs, abs=1e-5)
         assert drawn.confidence == pytest.approx(rated.confidence, abs=1e-5)
-        assert rated.trace == pytest.approx(drawn.trace if changes else (), abs=3e-5)
+        assert rated.trace == pytest.approx(drawn.trace, abs=3e-5)
 
 
 def test_the_evidence_and_the_rows_are_those_of_the_fit(made: Path) -> None:

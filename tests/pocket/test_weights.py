@@ -16,8 +16,6 @@ from tools.pocket import TASKS  # noqa: E402
 from tools.pocket.build import load  # noqa: E402
 from tools.pocket.check import (  # noqa: E402
     answered_right,
-    sampled_accuracy,
-    topic_alone,
 )
 from tools.pocket.prompts import STEP_SYSTEM  # noqa: E402
 from tools.pocket.tokens import SPECIAL_TOKENS  # noqa: E402
@@ -42,10 +40,6 @@ def test_the_shipped_files_have_the_recorded_digests(recipe: dict[str, Any], nam
     assert digest(MODEL_DIR / name) == recipe["sha256"][name]
 
 
-def test_the_weights_are_at_most_8_megabytes() -> None:
-    assert (MODEL_DIR / "model.safetensors").stat().st_size <= 8_000_000
-
-
 def test_its_widths_are_those_that_vllm_and_llama_cpp_take() -> None:
     config = json.loads((MODEL_DIR / "config.json").read_text())
     assert config["head_dim"] in (32, 64)
@@ -60,24 +54,6 @@ def test_greedy_accuracy_is_the_recorded_one(recipe, pocket, task: str) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["pocket_people", "pocket_places"])
-def test_the_topic_alone_tells_as_much_as_is_recorded(recipe, pocket, task) -> None:
-    world = World.build(recipe["seed"])
-    train, test = (answered_right(*pocket, world, task, split, 1000) for split in ("train", "test"))
-    measured = topic_alone(world, task, train, test)
-    assert measured == pytest.approx(recipe["topic_alone_auroc"][task], abs=0.01)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["pocket_sums", "pocket_rules"])
-def test_samples_disagree_and_their_majority_is_right_more_often_than_one(pocket, task) -> None:
-    torch.manual_seed(0)
-    single, majority = sampled_accuracy(*pocket, World.build(0), task, NUM_ASKED)
-    assert 0.4 < single < 0.75
-    assert majority > single
-
-
 def test_the_auto_classes_load_it_without_network_or_remote_code() -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, local_files_only=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL_DIR, local_files_only=True)
@@ -85,15 +61,6 @@ def test_the_auto_classes_load_it_without_network_or_remote_code() -> None:
     assert not model.config.tie_word_embeddings
     assert len(tokenizer) == model.config.vocab_size == model.lm_head.weight.shape[0]
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
-
-
-@pytest.mark.parametrize(
-    "text", ["Where was the poet Ann Lee born?", " a\n\tb  12.5 % Ünïcödé ✓", ""]
-)
-def test_the_tokenizer_gives_text_back_unchanged(pocket, text: str) -> None:
-    _, tokenizer = pocket
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ids) == text
 
 
 def test_digits_are_single_tokens_and_answers_are_several(pocket) -> None:

@@ -10,7 +10,7 @@ from made_up_replays import made_up_replay
 from made_up_study import study
 from rich.console import Console
 
-from grace.report import Validation, merge, render_table, summarize
+from grace.report import Validation, render_table, summarize
 from grace.report.markdown import markdown
 from grace.report.names import estimator_order, label
 from grace.report.page import render_page
@@ -89,11 +89,6 @@ def test_console_markdown_and_page_begin_with_it():
     page = render_page(report, [])
     assert page.index("<h1>") < page.index(line) < page.index("<table")
     assert "On validation" not in markdown(summarize(study(), resamples=10))
-
-
-def test_runs_that_are_merged_keep_their_rows_once():
-    inputs = [study(validation=[row(seed=seed)]) for seed in (0, 1, 0)]
-    assert [one.seed for one in merge(inputs, "both").validation] == [0, 1]
 
 
 def test_rows_on_the_backbones_answers_follow_their_own_and_tokens_are_set_as_code():

@@ -88,10 +88,6 @@ def test_one_run_merged_is_that_run():
     assert checked(merge([alone], alone.name)) == checked(alone)
 
 
-def test_the_same_run_twice_counts_once():
-    assert checked(merge([run(), run()], "twice"))["rows"] == checked(run())["rows"]
-
-
 def test_an_estimator_that_two_runs_share_counts_once_though_its_time_was_measured_twice():
     again = dataclasses.replace(
         run(),
@@ -121,13 +117,6 @@ def test_targets_are_pooled_by_training_task():
     assert report["target_values"] == [
         {"task": "capitals", "values": [0.2], "counts": [60]},
         {"task": "rivers", "values": [0.2], "counts": [30]},
-    ]
-
-
-def test_target_values_by_task_are_kept_by_task():
-    data = run(target_values={"rivers": [0.1, 0.1, 0.9]})
-    assert checked(merge([data], "x"))["target_values"] == [
-        {"task": "rivers", "values": [0.1, 0.9], "counts": [2, 1]}
     ]
 
 
@@ -198,11 +187,6 @@ def test_unusable_results_are_refused_with_the_value():
     fields = {"task": "t", "train_task": "t", "backbone": "b", "estimator": "grace", "seed": 0}
     with pytest.raises(UserInputError, match="2 responses but only 1 different ids"):
         EstimatorResult(confidence=[1, 1], correct=[True] * 2, ids=["q#0"] * 2, **fields)
-
-
-def test_rows_of_targets_say_their_own_task():
-    data = study(targets=[TargetRow(0, 0.0, 1.0, 5, 0.4, task="rivers")])
-    assert checked(data)["targets"][0]["task"] == "rivers"
 
 
 def test_seeds_with_the_same_test_questions_are_said_to_be_one_experiment():

@@ -1,8 +1,6 @@
 """Figures and the page: deterministic bytes, nothing from outside, text stays text."""
 
-import dataclasses
 import html
-import itertools
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -14,7 +12,6 @@ from made_up_study import NASTY, build_report, result, study
 from grace.metrics import reliability
 from grace.report import Traced, merge, summarize
 from grace.report.figures import draw
-from grace.report.figures.answers import _apart, density_of
 from grace.report.groups import groups, pooled_bars
 from grace.report.page import render_page
 
@@ -70,24 +67,6 @@ def test_the_same_input_gives_the_same_bytes(written, tmp_path):
     build_report(study(), tmp_path, resamples=30)
     for path in sorted(p for p in written[0].rglob("*") if p.is_file()):
         assert (tmp_path / path.relative_to(written[0])).read_bytes() == path.read_bytes(), path
-
-
-def test_figures_do_not_depend_on_the_name_of_the_run(written):
-    directory, report = written
-    for figure in draw(dataclasses.replace(report, name="another")):
-        for ending, data in figure.files.items():
-            assert data == (directory / "figures" / f"{figure.name}.{ending}").read_bytes()
-
-
-def test_drawing_leaves_the_users_matplotlib_settings_alone(written):
-    import matplotlib
-
-    matplotlib.rcParams["font.size"] = 13
-    try:
-        draw(summarize(study([result()]), resamples=10))
-        assert matplotlib.rcParams["font.size"] == 13
-    finally:
-        matplotlib.rcdefaults()
 
 
 def test_the_page_needs_nothing_from_outside(page, tags):
@@ -147,11 +126,6 @@ def test_methods_that_go_by_the_same_thing_stand_together(page):
     ]
 
 
-def test_the_page_shows_where_it_comes_from(page):
-    for text in ("a processor, 2 cores", "2026-01-02", "GrACE 0.1.0", "1e-05", "5 missing"):
-        assert text in page
-
-
 def test_several_seeds_are_drawn_as_pooled_bars(tmp_path):
     inputs = [study([result(seed=s)], name=str(s)) for s in (0, 1)]
     report = build_report(merge(inputs, "both"), tmp_path, resamples=10)
@@ -185,33 +159,10 @@ def test_every_heading_of_a_table_that_sorts_is_a_button(page):
     assert 'setAttribute("aria-sort"' in page
 
 
-@pytest.mark.parametrize("count", [1, 5, 16])
-def test_names_beside_the_time_figure_never_overlap(count):
-    for wanted in ([0.5] * count, sorted(np.random.default_rng(count).random(count))[::-1]):
-        places = _apart(wanted)
-        step = 1 / max(count, 12)
-        assert all(a - b >= step - 1e-9 for a, b in itertools.pairwise(places))
-        assert all(-1e-9 <= place <= 1 for place in places)
-
-
-def test_methods_without_any_error_are_drawn():
-    sure = {"confidence": [1.0] * 60, "correct": [True] * 60}
-    perfect = [dataclasses.replace(result(name), **sure) for name in ("grace", "platt")]
-    names = [figure.name for figure in draw(summarize(study(perfect), resamples=10))]
-    assert "time-capitals" in names
-
-
 def test_tasks_with_the_same_short_name_get_their_own_files():
     report = summarize(study([result(task="a b"), result(task="a/b")], targets=()), resamples=10)
     names = [figure.name for figure in draw(report)]
     assert len(set(names)) == len(names) == 2
-
-
-@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
-def test_a_density_integrates_to_one_even_at_the_ends(at):
-    point = np.array([at, at])
-    x, density = density_of(point, np.array([0.5, 0.5]), 20)
-    assert np.trapezoid(density, x) == pytest.approx(1, abs=1e-3)
 
 
 def test_only_what_is_clearly_best_is_bold_as_the_legend_says(page):
@@ -235,16 +186,3 @@ def test_a_run_with_a_trace_shows_right_against_wrong_answers_while_they_are_wri
     page = render_page(report, [figure])
     assert "While an answer is written" in page and f"caption-{figure.name}" in page
     assert "While an answer is written" not in render_page(summarize(study(), resamples=10), [])
-
-
-def test_the_contents_leave_out_a_section_that_has_no_figure():
-    """With right answers alone there is nothing to compare along them."""
-    c_NS = np.full((3, 21), 0.5)
-    traces = [Traced("capitals", "pocket", "grace", c_NS, np.ones(3, dtype=bool))]
-    report = summarize(study(traces=traces), resamples=10)
-    assert 'href="#along"' not in render_page(report, draw(report))
-
-
-def test_the_page_names_the_number_of_bins_of_its_report():
-    page = render_page(summarize(study(), bins=5, resamples=10), [])
-    assert "over confidence, in 5 bins" in page

@@ -174,13 +174,6 @@ def test_a_noisy_third_can_tie_with_the_first_when_the_second_does_not():
     assert marks(mean, -1, fixed(table)) == {"a": "tied", "c": "tied"}
 
 
-def test_a_shared_second_place_is_marked_as_shared():
-    mean = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4}
-    table = {("b", "a"): WORSE, ("c", "a"): WORSE, ("d", "a"): WORSE}
-    table |= {("c", "b"): UNCLEAR, ("d", "b"): WORSE}
-    assert marks(mean, -1, fixed(table)) == {"a": "best", "b": "tied second", "c": "tied second"}
-
-
 def test_nothing_is_marked_where_nothing_is_told_apart_or_known():
     unclear = fixed({("b", "a"): UNCLEAR})
     assert marks({"a": 0.1, "b": 0.2}, -1, unclear) == {}
@@ -205,14 +198,6 @@ def test_an_estimator_that_skips_what_is_hard_does_not_lead_by_that():
     assert entries["verbal"].to_leader["accuracy"].difference == pytest.approx(-0.08)
 
 
-def test_the_clearly_better_of_two_is_marked_best():
-    entries = summaries([*seeds("grace", noise=0.2), *seeds("platt", noise=4)])
-    assert [entries[name].mark["brier"] for name in ("grace", "platt")] == ["best", None]
-    assert entries["grace"].to_leader["brier"] is None
-    assert entries["platt"].to_leader["brier"].estimator == "grace"
-    assert entries["platt"].mark["accuracy"] is None  # the same answers
-
-
 # --- out of domain
 
 
@@ -229,8 +214,3 @@ def test_transfer_is_paired_by_question_and_averaged_over_seeds():
     assert row.difference == pytest.approx(means[1] - means[0])
     assert row.interval[0] > 0 and (row.train_task, row.task) == ("rivers", "capitals")
     assert set(found) == {"ece", "brier", "auroc", "accuracy"} and row.estimator == "grace"
-
-
-def test_without_an_in_domain_result_there_is_no_delta():
-    away = seeds("grace", train_task="rivers")
-    assert list(transfers(trials(*away), grouped(away))) == []

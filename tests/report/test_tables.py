@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import re
-from pathlib import Path
 
 import pytest
 from made_up_study import result, study
@@ -19,14 +18,11 @@ from grace.report import (
     summarize,
     to_json,
 )
-from grace.report.console import console_table
 from grace.report.groups import groups
 from grace.report.markdown import markdown
-from grace.report.names import COSTS, LABELS, TRUE_ECE, estimator_order, label
-from grace.report.sentences import how_to_read, notes
+from grace.report.names import COSTS, LABELS, estimator_order, label
+from grace.report.sentences import notes
 from grace.report.tables import (
-    Cell,
-    Table,
     change,
     cost,
     detail_table,
@@ -159,15 +155,6 @@ def test_the_console_table_with_every_cost_fits_eighty_columns(report):
     assert "…" not in text
 
 
-def test_a_narrow_console_breaks_a_name_at_its_hyphen():
-    out = io.StringIO()
-    rows = [[Cell("Log-likelihood, logistic"), Cell("12.3"), Cell("45.6")]]
-    table = Table("", "", ("Estimator", "ECE", "Brier"), rows, texts=1)
-    Console(file=out, width=24).print(console_table(table))
-    lines = [line.split("  ")[0].strip() for line in out.getvalue().splitlines()]
-    assert lines[-4:-1] == ["Log-", "likelihood,", "logistic"]
-
-
 @pytest.mark.parametrize(("width", "most"), [(80, 2), (120, 1)])
 def test_a_name_is_whole_on_a_wide_console_and_in_two_lines_of_whole_words_on_a_narrow(width, most):
     rated = [result(name, n=300, **COST_FIELDS) for name in LABELS]
@@ -189,11 +176,6 @@ def test_the_console_shows_the_intervals_that_its_legend_explains(report):
     assert "±" not in out.getvalue()  # no table of the console has a spread
 
 
-def test_two_seeds_are_said_to_be_about_questions_only():
-    text = markdown(study_of(seeds=2))
-    assert "bootstrap interval over questions, of the mean over seeds" in text
-
-
 def test_a_report_of_a_later_version_still_reads(report):
     """Fields that this version does not know are left out, what is no report is refused."""
     plain = to_json(report)
@@ -201,16 +183,6 @@ def test_a_report_of_a_later_version_still_reads(report):
     assert from_json(Report, newer) == report
     with pytest.raises(TypeError):
         from_json(Report, {"rows": plain["rows"]})
-
-
-def test_the_same_answers_are_equal_not_unclear():
-    assert points("accuracy", 0.0, (0.0, 0.0)).verdict == "equal"
-
-
-def test_one_sentence_says_what_the_interval_of_ece_is(report):
-    assert TRUE_ECE in " ".join(how_to_read(report)) and TRUE_ECE in markdown(report)
-    method = (Path(__file__).parents[2] / "docs/method.md").read_text(encoding="utf-8")
-    assert TRUE_ECE in " ".join(method.split())
 
 
 def test_the_details_say_whether_and_how_a_confidence_is_off(report):
@@ -243,14 +215,6 @@ def test_what_is_far_off_does_not_flatten_the_others():
     assert min(places) >= 0 and max(places) <= 100 and max(places) - min(places) > 10
 
 
-def test_the_best_is_on_the_scale_however_far_ahead_it_is():
-    crowd = [result(name, n=300, noise=9) for name in ("platt", "loglik", "evidence", "probe")]
-    crowd = [dataclasses.replace(one, confidence=crowd[0].confidence) for one in crowd]
-    report = summarize(study([result("grace", n=300), *crowd], notes=()), resamples=50)
-    for row in quality_table(groups(report)[0], ()).rows:
-        assert all(0 <= cell.bar[1] <= 100 for cell in row if cell.bar)
-
-
 def test_what_was_left_out_is_said_once_for_all_estimators():
     report = summarize(
         study([result("grace", cut=4), result("platt", cut=4), result("verbal", cut=9)], notes=()),
@@ -260,18 +224,3 @@ def test_what_was_left_out_is_said_once_for_all_estimators():
     assert note.startswith(
         "capitals: of 60 responses, these have no confidence: GrACE 4, Platt scaling 4, Verbal 9."
     )
-
-
-@pytest.mark.parametrize("width", [60, 72, 80, 200])
-def test_no_column_is_cropped_on_a_narrow_console(width):
-    costs = COST_FIELDS | {"seconds_per_answer": 0.00492, "extra_requests_per_answer": 0.999}
-    names = ("grace", "semantic_entropy", "consistency")
-    report = summarize(study([result(n, n=300, **costs) for n in names], notes=()), resamples=50)
-    out = io.StringIO()
-    Console(file=out, width=width).print(render_table(report))
-    table = out.getvalue().partition("Percent;")[0]
-    assert max(len(line.rstrip()) for line in table.splitlines()) <= width
-    head = next(line for line in table.splitlines() if "ECE" in line)
-    assert head.rstrip().endswith("needs" if width > 70 else "+tok")
-    assert table.count("hidden") == (3 if width > 70 else 0)
-    assert ("params" in head) == (width > 72) and "0.0049" in table

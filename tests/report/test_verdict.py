@@ -52,10 +52,6 @@ def test_the_verdict_counts_every_other_row_of_the_tables():
     assert f"of {others} comparisons (with every other row" in verdict(report)
 
 
-def test_there_is_no_verdict_without_a_comparison():
-    assert verdict(summarize(study([result("platt")]), resamples=10)) == ""
-
-
 def test_the_overview_is_the_mean_over_the_tasks_that_a_method_was_trained_on():
     tasks = ("capitals", "rivers")
     report = summarize(

@@ -129,13 +129,6 @@ def test_a_strategy_of_ones_own_is_replayed():
     assert curve.accuracy_BQ[0] == pytest.approx([0.5, 0.25], abs=0.1)
 
 
-def test_budgets_may_be_in_any_order_and_repeated():
-    pool = pool_of(20)
-    mixed, sorted_ = (replay(pool, ["sc"], budgets=b, orders=3) for b in ([4, 1, 4], [1, 4]))
-    assert mixed.budgets == (1, 4)
-    assert np.array_equal(mixed.curves["sc"].accuracy_BQ, sorted_.curves["sc"].accuracy_BQ)
-
-
 def pool_of(questions: int, samples: int = 8, seed: int = 0) -> Pool:
     """Made-up questions of any difficulty, with confidences that know something."""
     rng = np.random.default_rng(seed)
@@ -189,19 +182,6 @@ def test_the_same_seed_gives_the_same_draws():
     assert first.draws("sc", 4)[0] == pytest.approx(first.curves["sc"].accuracy_BQ.mean())
 
 
-def test_codes_of_answers_may_be_any_whole_numbers():
-    pool = Pool([[900, -5, 10**12, 900], [-1, 8, 3, 8]], [[1, 1, 0, 1], [0, 0, 1, 0]])
-    assert pool.answer_QS.tolist() == [[0, -1, 2, 0], [-1, 1, 2, 1]]
-    assert pool.correct_QS[0].tolist() == [True, False, False, True]  # no answer, not right
-
-
-def test_answers_may_be_texts():
-    pool = Pool.from_answers([["b", None, "a", "b"], [None] * 4], [[1, 0, 0, 1], [0] * 4])
-    assert pool.answer_QS.tolist() == [[0, -1, 2, 0], [-1] * 4]
-    with pytest.raises(UserInputError, match="questions have 1 or 2 samples"):
-        Pool.from_answers([["a"], ["a", "b"]], [[1], [1, 0]])
-
-
 def test_questions_can_be_taken_out_of_a_pool():
     pool = pool_of(5)
     part = pool.take([3, 3, 0])
@@ -240,11 +220,3 @@ def test_an_impossible_replay_is_refused(arguments, message):
 def test_an_unusable_pool_is_refused(arguments, message):
     with pytest.raises(UserInputError, match=message):
         Pool(*arguments)
-
-
-def test_what_was_not_replayed_is_named():
-    scaling = replay(pool_of(3), ["sc"], budgets=(2,), orders=1)
-    with pytest.raises(UserInputError, match="'asc' was not replayed; choose from sc"):
-        scaling.draws("asc", 2)
-    with pytest.raises(UserInputError, match="budget 8 was not replayed; choose from 2"):
-        scaling.draws("sc", 8)

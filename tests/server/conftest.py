@@ -26,6 +26,13 @@ def live(tiny_model: Model, finished: Path) -> Iterator[Live]:
         yield server
 
 
+@pytest.fixture(params=["live", "proxy"])
+def served(request: pytest.FixtureRequest) -> Live:
+    """Both servers in turn: one with the model, one in front of another server."""
+    server: Live = request.getfixturevalue(request.param)
+    return server
+
+
 @pytest.fixture(scope="module")
 def upstream(tiny_model: Model) -> Iterator[Server]:
     engine = tiny_model.engine

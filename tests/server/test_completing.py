@@ -287,13 +287,6 @@ def test_pieces_carry_the_confidence_so_far_of_a_model_that_knows_it() -> None:
                 assert found == pytest.approx(last, abs=1e-6)
 
 
-def test_a_chunk_names_the_confidence_so_far_where_there_is_one() -> None:
-    reply = Envelope(chat=True, model="m")
-    (choice,) = reply.piece(Piece(0, "x", (), 0.25))["choices"]
-    assert choice["confidence_so_far"] == 0.25 and "confidence" not in choice
-    assert "confidence_so_far" not in reply.piece(Piece(0, "x"))["choices"][0]
-
-
 async def arriving(events):
     for event in events:
         yield event

@@ -66,18 +66,6 @@ def test_greedy_answers_and_confidences_are_those_of_the_model(
         assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
 
 
-def test_a_stream_says_the_same_as_the_whole(proxy: Live) -> None:
-    for question in QUESTIONS[:4]:
-        (whole,) = chat(proxy, question).choices
-        chunks = list(chat(proxy, question, stream=True, stream_options={"include_usage": True}))
-        choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
-        assert choices[0].delta.role == "assistant"
-        assert "".join(c.delta.content or "" for c in choices) == whole.message.content
-        assert choices[-1].finish_reason == whole.finish_reason
-        assert choices[-1].confidence == pytest.approx(whole.confidence, abs=1e-6)
-        assert chunks[-1].usage.completion_tokens > 0
-
-
 def test_an_upstream_that_ends_at_once_gives_no_confidence(
     upstream: Server, proxy: Live, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,51 +84,12 @@ def test_an_upstream_that_ends_at_once_gives_no_confidence(
     assert (voted.grace["answer"], voted.choices[0].confidence) == (None, None)
 
 
-def test_grace_asks_with_the_prompt_of_the_run(proxy: Live, tiny_model: Model) -> None:
-    reply = tiny_model.ask(QUESTIONS[0])
-    answer = ask(proxy, {"budget": 1, "threshold": 0.99})
-    assert answer.choices[0].message.content == reply.text
-    assert answer.grace["answer"] == reply.answer
-    assert answer.grace["abstains"] is True
-
-
-def test_a_vote_is_that_of_the_connected_model_with_every_sample(
-    proxy: Live, relayed: Model
-) -> None:
-    options = {"strategy": "grace-sc", "budget": 4, "parallel": 2}
-    expected = relayed.vote(QUESTIONS[0], strategy="grace-sc", budget=4, parallel=2, seed=4)
-    answer = ask(proxy, options, seed=4)
-    assert [vote["text"] for vote in answer.grace["votes"]] == [v.text for v in expected.votes]
-    assert answer.grace["answer"] == expected.answer
-    assert answer.choices[0].confidence == pytest.approx(expected.confidence, abs=1e-6)
-    chunks = list(ask(proxy, options, seed=4, stream=True))
-    seen = [c.grace["vote"]["text"] for c in chunks if c.model_extra.get("grace", {}).get("vote")]
-    assert seen == [vote.text for vote in expected.votes]
-
-
 def test_a_vote_that_is_sure_stops_the_samples_in_flight(proxy: Live, behaviour: Behaviour) -> None:
     behaviour.step_s = 0.05
     answer = ask(proxy, {"strategy": "es", "budget": 32, "parallel": 16, "threshold": 0}, seed=1)
     assert answer.grace["samples"] < answer.grace["issued"] == 16
     assert len(behaviour.requests) == 16
     _until(lambda: behaviour.left > 0)
-
-
-def test_score_rates_what_one_already_has(proxy: Live, tiny_model: Model) -> None:
-    messages = tiny_model.messages(QUESTIONS[0])
-    own = [{"role": "user", "content": "What?"}]
-    items = [
-        {"question": QUESTIONS[0], "response": "49"},
-        {"messages": messages, "response": "49"},
-        {"prompt": "What?", "response": "this <CNF> is text<|im_end|>"},
-    ]
-    status, body, _ = post(proxy, "/v1/score", {"model": NAME, "input": items})
-    expected = tiny_model.score(
-        [messages, messages, own],  # type: ignore[list-item]
-        [item["response"] for item in items],  # type: ignore[misc]
-    )
-    assert status == 200
-    assert [row["confidence"] for row in body["data"]] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("token", ["<CNF>", "<|im_end|>", "<|im_start|>assistant\n"])
@@ -188,17 +137,6 @@ def test_logprobs_carry_cnf_and_alternatives_are_refused(proxy: Live) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         proxy.client().completions.create(model=NAME, prompt="a", logprobs=2)
     assert refused.value.param == "logprobs"
-
-
-def test_a_stop_string_ends_the_text_and_what_is_left_is_rated(proxy: Live, relayed: Model) -> None:
-    (whole,) = chat(proxy, SAYING, max_tokens=24).choices
-    text = whole.message.content
-    stop = text[len(text) // 2 :][:2]
-    (cut,) = chat(proxy, SAYING, max_tokens=24, stop=stop, logprobs=True).choices
-    left = text[: text.index(stop)]
-    assert (cut.message.content, cut.finish_reason) == (left, "stop")
-    (expected,) = relayed.score([SAYING], [left])
-    assert cut.confidence == pytest.approx(expected, abs=1e-6)
 
 
 FAULTS = [
@@ -397,29 +335,6 @@ def test_a_full_queue_says_when_to_come_back(
     assert sorted(status for status, *_ in answers) == [200, 200, 429, 429, 429, 429]
     busy, headers = next((body, head) for status, body, head in answers if status == 429)
     assert (busy["error"]["code"], headers["retry-after"]) == ("queue_full", "1")
-
-
-def test_many_clients_get_their_own_answers(proxy: Live, tiny_model: Model) -> None:
-    found: dict[str, Any] = {}
-
-    def one(number: int) -> None:
-        question = QUESTIONS[number % len(QUESTIONS)]
-        found[question] = chat(proxy, question).choices[0]
-
-    _together(one, 24)
-    for question, choice in found.items():
-        reply = tiny_model.ask(question)
-        assert choice.message.content == reply.text
-        assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
-
-
-def test_models_health_and_metrics(proxy: Live) -> None:
-    (model,) = proxy.client().models.list().data
-    assert model.grace["measured"]["reliability"]
-    chat(proxy, max_tokens=2)
-    for path, wanted in (("/health", '"ok"'), ("/metrics", "grace_confidence"), ("/", "<html")):
-        with urllib.request.urlopen(proxy.url + path, timeout=60) as answer:
-            assert wanted in answer.read().decode()
 
 
 def test_a_proxy_is_ready_while_its_upstream_answers(

@@ -16,9 +16,9 @@ from grace.errors import UserInputError
 from grace.model import Model
 from grace.records import Decision, Vote
 from grace.server.errors import ApiError
-from grace.server.jobs.backends import RatingJob, VoteJob, draw
+from grace.server.jobs.backends import VoteJob, draw
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
-from grace.server.jobs.queue import Cancelled, Failed, Finished, Job, Queue
+from grace.server.jobs.queue import Failed, Finished, Job, Queue
 
 
 class Steps(Job):
@@ -255,10 +255,6 @@ def test_votes_with_many_samples_leave_a_lane_to_small_jobs(
     release.set()
 
 
-def test_a_rating_of_many_responses_is_a_large_job(model: Any) -> None:
-    assert RatingJob(model, lambda: None, [[]] * 64, ["a"] * 64).size == 64
-
-
 def test_the_tokens_of_a_vote_have_an_end_for_each_sample_that_ended() -> None:
     votes = (Vote("a", 0.9, 3), Vote(None, None, 2), Vote(None, 0.4, 5), Vote("b", None, 9))
     decision = Decision("a", 0.9, 4, 19, votes, 4, 19)  # the second dropped, the last cut
@@ -372,7 +368,3 @@ def test_a_closed_worker_finishes_what_runs_and_takes_no_more(model: Any, start:
     with pytest.raises(ApiError) as refused:
         worker.submit(Steps(model))
     assert refused.value.status == 503
-
-
-def test_cancelled_is_no_runtime_error() -> None:
-    assert not issubclass(Cancelled, RuntimeError)  # engines take those for lack of memory

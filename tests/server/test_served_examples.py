@@ -29,24 +29,17 @@ def run(name: str, live: Live, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", ["live", "proxy"])
-def test_the_openai_client_asks_votes_and_streams(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    server: Live = request.getfixturevalue(kind)
-    told = run("openai_client.py", server, "What is 7 and 49?")
-    reply = server.model.ask("What is 7 and 49?")
+def test_the_openai_client_asks_votes_and_streams(served: Live) -> None:
+    told = run("openai_client.py", served, "What is 7 and 49?")
+    reply = served.model.ask("What is 7 and 49?")
     assert repr(reply.text) in told
     assert "the same from logprobs: <CNF>" in told or reply.confidence is None
     assert "stream:" in told
 
 
-@pytest.mark.parametrize("kind", ["live", "proxy"])
-def test_retrieval_abstains_below_its_threshold(kind: str, request: pytest.FixtureRequest) -> None:
-    server: Live = request.getfixturevalue(kind)
-
+def test_retrieval_abstains_below_its_threshold(live: Live) -> None:
     def unknown(threshold: str) -> int:
-        told = run("rag_abstention.py", server, GRACE_THRESHOLD=threshold)
+        told = run("rag_abstention.py", live, GRACE_THRESHOLD=threshold)
         assert told.count("?  ") == 3
         return told.count("I don't know")
 
@@ -54,18 +47,15 @@ def test_retrieval_abstains_below_its_threshold(kind: str, request: pytest.Fixtu
     assert unknown("0") < 3
 
 
-@pytest.mark.parametrize("kind", ["live", "proxy"])
-def test_langchain_keeps_the_confidence(kind: str, request: pytest.FixtureRequest) -> None:
+def test_langchain_keeps_the_confidence(live: Live) -> None:
     pytest.importorskip("langchain_openai", reason="pip install langchain-openai")
-    server: Live = request.getfixturevalue(kind)
-    told = run("langchain_confidence.py", server, "What is 7 and 49?")
+    told = run("langchain_confidence.py", live, "What is 7 and 49?")
     assert "confidence " in told
 
 
-@pytest.mark.parametrize("kind", ["live", "proxy"])
-def test_records_have_a_confidence(kind: str, request: pytest.FixtureRequest) -> None:
+def test_records_have_a_confidence(live: Live) -> None:
     pytest.importorskip("llguidance", reason="pip install llguidance")
-    told = run("structured.py", request.getfixturevalue(kind), "What is 7 and 49?")
+    told = run("structured.py", live, "What is 7 and 49?")
     assert len(re.findall(r"Person\(.*\)  confidence 0?\.\d+", told)) == 2
 
 

@@ -20,7 +20,7 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.pipeline.labelling.shards import count_questions, digest_questions
 from grace.records import Question
-from grace.store.inputs import Row, hub_splits, located, read_rows
+from grace.store.inputs import Row, hub_splits, read_rows
 from grace.tasks import load_task
 from grace.tasks.rows import note
 from grace.tasks.values import parse, question_rows
@@ -93,22 +93,6 @@ def test_every_file_form_gives_the_same_questions(
     assert [row.fields["id"] for row in some] == ["q4", "q5", "q6"]
     place = f"{file} row 4" if ending == "parquet" else f"{file}:{5 if ending == 'jsonl' else 6}"
     assert some[0].where == place
-
-
-def test_a_link_to_a_file_is_read_by_its_own_ending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    blob, link = tmp_path / "blobs" / "3fa1", tmp_path / "own.csv"  # as the Hub's cache has them
-    blob.parent.mkdir()
-    write(tmp_path, "csv").rename(blob)
-    link.symlink_to(blob)
-    assert located(link) == str(link)
-    assert len(questions(located(link))) == 12
-    blob.rename("~own.csv")  # no user's home
-    assert located("~own.csv") == str(tmp_path / "~own.csv")
-    data = DataSettings(task="jsonl", file="~own.csv", train=1, validation=1, test=1)
-    assert len(load_task("jsonl").questions("test", data, 0)) == 1
 
 
 def test_a_hub_data_set_gives_the_same_questions_by_split(hub: dict[str, Any]) -> None:
@@ -285,13 +269,6 @@ def test_what_is_meant_otherwise_is_refused(fields: dict[str, Any], message: str
         one(question | fields)
 
 
-@pytest.mark.parametrize("spelt", ["nan", "NaN", "<NA>", "null", " "])
-def test_a_cell_for_a_missing_value_is_no_answer(spelt: str, tmp_path: Path) -> None:
-    file = table(tmp_path / "own.csv", ["question", "answer"], ["Q?", spelt])
-    with pytest.raises(DataError, match='"answer" is missing or empty; add it'):
-        questions(file)
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -303,12 +280,6 @@ def test_a_cell_for_a_missing_value_is_no_answer(spelt: str, tmp_path: Path) -> 
 def test_tables_of_markdown_and_pandas_are_read(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert [(q.text, q.answers) for q in questions(tmp_path / name)] == [("Q?", ("a",))]
-
-
-@pytest.mark.parametrize("cell", ["a; b", "a|b", "a | b"])
-def test_several_texts_in_one_cell_are_refused(cell: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r'may be several texts: .*; write a list: \["a", "b"\]'):
-        questions(table(tmp_path / "own.csv", ["question", "answers"], ["Q?", cell]))
 
 
 @pytest.mark.parametrize(
@@ -342,12 +313,6 @@ def table(file: Path, *records: Sequence[Any]) -> Path:
     with file.open("w", newline="", encoding="utf-8") as out:
         csv.writer(out).writerows(records)
     return file
-
-
-@pytest.mark.parametrize("spelt", ['["x", "y"]', "['x', 'y']", "['x', \"y\"]", " ['x',\n'y']"])
-def test_a_cell_may_spell_a_list(spelt: str, tmp_path: Path) -> None:
-    file = table(tmp_path / "own.csv", ["question", "choices", "answer"], ["Q?", spelt, "1"])
-    assert [(q.choices, q.answers) for q in questions(file)] == [(("x", "y"), ("B",))]
 
 
 @pytest.mark.parametrize(
@@ -413,43 +378,12 @@ def test_a_text_in_brackets_is_refused_until_it_is_written_as_the_message_says(
         one({"question": "Q?", "answer": "{'text': array(['x'], dtype=object)}"})
 
 
-def test_semicolons_quotes_and_line_ends_of_a_spreadsheet_are_read(tmp_path: Path) -> None:
-    file = tmp_path / "own.csv"
-    text = '\ufeffQuestion;Answer;Note\r\n"Who; and\r\nwhen?";"the ""A"" team";\r\n\r\nB?;b\r\n'
-    file.write_bytes(text.encode())
-    assert [(q.text, q.answers) for q in questions(file)] == [
-        ("Who; and\r\nwhen?", ('the "A" team',)),
-        ("B?", ("b",)),
-    ]
-    assert [row.where for row in read_rows(file)] == [f"{file}:2", f"{file}:5"]
-
-
-def test_a_long_cell_and_a_column_without_a_name_are_no_trouble(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [{"": n, "question": f"{n}?", "answer": "a", "context": "c" * 2**18} for n in range(3)]
-    file = write(tmp_path, "csv", rows)
-    assert [question.text for question in questions(file)] == ["0?", "1?", "2?"]
-    assert caplog.messages == [f"{file}: question in question, answers in answer; ignored: context"]
-
-
 def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -> None:
     rows = [{"question": "A?", "key": None}, {"question": "B?", "key": "b"}]
     data = DataSettings(task="jsonl", answer_field="key")
     for ending in ("jsonl", "csv", "parquet"):
         read = question_rows(write(tmp_path, ending, rows), data)
         assert [parse(row, data, graded=False).answers for row in read] == [(), ("b",)]
-
-
-def test_a_column_of_any_name_can_be_named() -> None:
-    fields = {"stem": "Q?", "key": "a", "question": "not this", "answer": "nor this"}
-    found = one(fields, question_field="stem", answer_field="key")
-    assert (found.text, found.answers) == ("Q?", ("a",))
-
-
-def test_a_column_with_our_name_wins_over_the_same_name_in_other_letters() -> None:
-    fields = {"question": "Q?", "Question": "other", "answer": "a", "ANSWER": "other"}
-    assert (one(fields).text, one(fields).answers) == ("Q?", ("a",))
 
 
 @pytest.mark.parametrize(
@@ -555,20 +489,6 @@ def test_a_bad_table_is_named_with_its_line(text: str, message: str, tmp_path: P
     assert str(caught.value).startswith(str(file)) and message in str(caught.value)
 
 
-def test_columns_that_are_not_asked_for_are_not_read(tmp_path: Path, hub: dict[str, Any]) -> None:
-    hub["me/own", None] = {"train": ROWS}
-    for source in ("hf:me/own", write(tmp_path, "csv"), write(tmp_path, "parquet")):
-        (row, *_) = question_rows(source, DataSettings())
-        assert list(row.fields) == ["id", "query", "target"]
-
-
-def test_columns_without_a_name_at_the_end_of_a_spreadsheet_are_fine(tmp_path: Path) -> None:
-    file = tmp_path / "own.csv"
-    file.write_text("question,response,,\nQ?,a,,\n")
-    (row,) = read_rows(file)
-    assert row.fields == {"question": "Q?", "response": "a", "": None}
-
-
 FAMILIES: list[tuple[dict[str, Any], list[Any]]] = [
     ({"opa": "x", "opb": "y", "opc": "z"}, [0, 1, 2]),
     ({"opa": "x", "opb": "y", "opc": "z"}, [1, 2, 3]),
@@ -622,16 +542,6 @@ def test_a_number_that_may_mean_two_options_is_refused(
     assert {q.answers for q in questions(write(tmp_path, "jsonl", rows))} == {("C",)}
 
 
-def test_numbers_among_options_that_are_numbers_are_texts_unless_others_count(
-    tmp_path: Path,
-) -> None:
-    rows = [{"question": f"{n}?", "A": "2", "B": "1", "C": "7", "answer": n} for n in (2, 1, 7)]
-    found = questions(write(tmp_path, "csv", rows))
-    assert [q.answers for q in found] == [("A",), ("B",), ("C",)]
-    with pytest.raises(DataError, match=r"own\.csv:3: .*'2' could mean more than one choice"):
-        questions(write(tmp_path, "csv", [rows[0] | {"answer": 0}, rows[0]]))
-
-
 WRONG: list[dict[str, Any]] = [
     {"correct_answer": "w", "distractor1": "x", "distractor2": "y", "distractor3": "z"},
     {
@@ -660,15 +570,6 @@ def test_the_right_option_is_mixed_among_the_wrong_ones(
         sorted(q.choices) == sorted([w, "x", "y", "z"]) for q, w in zip(found, right, strict=True)
     )
     assert "wrong choices in" in caplog.messages[0]
-
-
-def test_columns_of_other_things_make_no_options() -> None:
-    for extra in ({"hint_1": "a", "hint_2": "b"}, {"answer1": "x", "answer2": "y"}, {"a": "z"}):
-        assert one({"question": "Q?", "answer": "word", **extra}).choices == ()
-    with pytest.raises(
-        DataError, match='"answer" may mean one of item_1, item_2; rename these to A, B'
-    ):
-        one({"question": "Q?", "answer": 1, "item_1": "a", "item_2": "b"})
 
 
 def squad(name: str) -> dict[str, Any]:
@@ -730,44 +631,6 @@ def test_files_are_read_as_they_are_published(
     file.write_text(json.dumps(document, indent=indent), encoding="utf-8-sig")
     assert [(q.text, q.answers, q.choices) for q in questions(file)] == expected
     assert [row.where for row in read_rows(file, 1, 2)] == [f"{file} row 1"] * (len(expected) > 1)
-
-
-def test_an_object_that_is_no_row_among_rows_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "own.json"
-    file.write_text('[{"question": "Q?", "answer": "a"}, {"qestion": "Q?", "answer": "a"}, 3]')
-    with pytest.raises(DataError, match=r'own\.json row 1: "question" is missing'):
-        questions(file)
-    file.write_text('[{"question": "Q?", "answer": "a"}, 3]')
-    with pytest.raises(DataError, match=r"own\.json row 1: expected an object, found a number"):
-        questions(file)
-    file.write_text('[{"stem": "Q?", "key": "a", "choices": [{"text": "a"}, {"text": "b"}]}]')
-    (question,) = questions(file, question_field="stem", answer_field="key")
-    assert (question.answers, question.choices) == (("A",), ("a", "b"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sep=;\r\nquestion;answer\r\nq, 0;a\r\n",
-        "question,answer\rq; 0,a\r",
-        '"question, in English";answer\nq, 0;a\n',
-        "question (en)|answer\nq; 0|a\n",
-    ],
-)
-def test_tables_of_excel_and_of_old_macs_are_read(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "own.csv"
-    file.write_bytes(text.encode())
-    assert [(q.text[0], q.answers) for q in questions(file)] == [("q", ("a",))]
-    assert [row.where for row in read_rows(file)] == [f"{file}:{3 if 'sep' in text else 2}"]
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
-def test_a_table_gets_the_hint_that_json_lines_get(ending: str, tmp_path: Path) -> None:
-    fields = {"Question": "Q?", "Best Answer": "a", "Correct Answers": "a; b", "Source": "s"}
-    file = write(tmp_path, ending, [fields])
-    with pytest.raises(DataError, match=r"among the fields Question, Best.*-field 'Best Answer'$"):
-        questions(file)
-    assert questions(file, answer_field="Best Answer")[0].answers == ("a",)
 
 
 def test_a_first_line_that_is_a_row_is_told_which_names_it_lacks(tmp_path: Path) -> None:

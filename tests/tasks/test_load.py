@@ -9,15 +9,10 @@ import pytest
 
 from grace.config import DataSettings
 from grace.errors import ConfigError
-from grace.plugins import find
 from grace.tasks import load_task, title_of
 
 PAPER = {"trivia_qa", "sciq", "arc_challenge", "math_qa"}
 POCKET = {"pocket_people", "pocket_places", "pocket_sums", "pocket_rules"}
-
-
-def test_the_papers_tasks_the_pocket_and_ones_own_file_are_there() -> None:
-    assert set(find("grace.tasks")) >= PAPER | POCKET | {"jsonl"}
 
 
 def test_a_name_that_is_none_is_answered_with_the_closest() -> None:

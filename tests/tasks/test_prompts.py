@@ -40,11 +40,6 @@ def test_open_questions_are_asked_in_the_papers_words() -> None:
     assert turns == [{"role": "user", "content": PAPER_OPEN}]
 
 
-def test_the_short_prompt_is_the_question_and_a_label() -> None:
-    turns = load_task("sciq").messages(OPEN, DataSettings(prompt="short"))
-    assert turns == [{"role": "user", "content": "Question: Who wrote Middlemarch?\nGuess:"}]
-
-
 @pytest.mark.parametrize("prompt", ["paper", "short"])
 def test_choices_are_asked_step_by_step_in_the_papers_words(prompt: str) -> None:
     assert load_task("arc_challenge").messages(CHOICE, DataSettings(prompt=prompt)) == [
@@ -97,13 +92,6 @@ def test_the_system_turn_comes_once_and_a_choice_is_answered_by_its_letter() -> 
     assert [turn["role"] for turn in asked] == ["system", "user", "assistant", "user"]
     assert asked[2]["content"] == "Answer: B"
     assert asked[1] == asked[3]
-
-
-def test_without_examples_the_conversation_is_the_tasks_own() -> None:
-    for name, question in (("sciq", OPEN), ("arc_challenge", CHOICE)):
-        task = load_task(name)
-        own = task.messages(question, DataSettings())
-        assert conversation(task, question, DataSettings()) == own
 
 
 def test_plain_text_is_questions_and_answers_line_by_line(tokenizer) -> None:
