@@ -42,11 +42,7 @@ def grace() -> type[ModelAPI]:
 
 
 class GraceAPI(ModelAPI):  # type: ignore[misc]
-    """A model in this process; requests take turns.
-
-    Raises:
-        GraceError: as `grace.load`.
-    """
+    """A model in this process; requests take turns."""
 
     def __init__(
         self,

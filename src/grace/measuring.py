@@ -344,10 +344,7 @@ def _parsed(value: Any) -> Any:
 
 
 def question_in(fields: dict[str, Any]) -> tuple[str, str]:
-    """Return the name of a response's question, and its text; both are empty if the row has none.
-
-    The name is the first of `QUESTION` that is there; the text leaves out `question_id`, if it can.
-    """
+    """Return the name of a response's question (the first of `QUESTION`) and its text, or ""."""
     key = next((key for key in QUESTION[1:] if _as_text(fields.get(key))), "")
     named, asked = _as_text(fields.get(QUESTION[0])), _as_text(fields.get(key))
     if key == "question":
@@ -356,11 +353,7 @@ def question_in(fields: dict[str, Any]) -> tuple[str, str]:
 
 
 def keys_in(fields: dict[str, Any]) -> Iterator[Hashable]:
-    """Yield the keys of a row; rows that share one stay together in folds and resamples.
-
-    They are its `group`, its `question_id` and its question with the options. Without these it is
-    the last turn of its conversation or prompt, and without that its `id`.
-    """
+    """Yield the keys of a row; rows that share one stay together in folds and resamples."""
     named = [(key, _as_text(fields.get(key))) for key in ("group", "question_id")]
     found: list[Hashable] = [key for key in named if key[1]]
     if question := _as_text(fields.get("question")):

@@ -89,19 +89,7 @@ def resolve(
     seeds: int | None = None,
     redo: str | None = None,
 ) -> Study:
-    """Return the runs that a user's arguments ask for; nothing is written.
-
-    Args:
-        path: the directory of the run.
-        recipe: a TOML file of settings.
-        named: arguments by name (see `KEYS`); None and "" count as not given.
-        overrides: further settings, KEY=VALUE.
-        seeds: number of seeds.
-        redo: the stage that will be done again.
-
-    Raises:
-        GraceError: the directory is in use, or a setting or a name is wrong.
-    """
+    """Return the runs that arguments (`KEYS`) and KEY=VALUE overrides ask for; writes nothing."""
     check_packages("grace run")
     if seeds is not None and seeds < 1:
         raise ConfigError(f"seeds is {seeds}; use 1 or more, or leave it out")
@@ -119,11 +107,7 @@ def resolve(
 
 
 def check_packages(what: str) -> None:
-    """Refuse to start work that the light install cannot do.
-
-    Raises:
-        MissingError: names the first package that is missing.
-    """
+    """Refuse to start work that the light install cannot do."""
     import importlib.util
 
     for package in LOCAL:
@@ -132,15 +116,7 @@ def check_packages(what: str) -> None:
 
 
 def check_place(path: Path, *, new: bool = True) -> None:
-    """Refuse to start or resume a run in a path that is in use otherwise.
-
-    Args:
-        path: the run directory.
-        new: the command names a model, so that it could start a run here.
-
-    Raises:
-        ConfigError: a file, another program's directory, or a folder of several runs.
-    """
+    """Refuse a path that is in use otherwise; `new`: the command could start a run here."""
     from grace.store import is_run, is_study, runs_in
 
     ours = is_run(path) or is_study(path)
@@ -159,12 +135,7 @@ def check_place(path: Path, *, new: bool = True) -> None:
 
 
 def check_names(settings: RunSettings) -> None:
-    """Refuse an unknown model, engine, task, grader or estimator.
-
-    Raises:
-        ConfigError: with the closest name and the list; the task does not read `data.file`; or two
-            rows of the report would have one name, or one that is read as another's.
-    """
+    """Refuse an unknown model, engine, task, grader or estimator, and rows of one name."""
     from grace import plugins
     from grace.engines.kinds import engine_class
     from grace.grading import grader_of
@@ -200,11 +171,7 @@ def check_names(settings: RunSettings) -> None:
 
 
 def check_samples(settings: RunSettings) -> None:
-    """Refuse several greedy answers to a question, which would all be the same.
-
-    Raises:
-        ConfigError: names the temperature to set.
-    """
+    """Refuse several greedy answers to a question, which would all be the same."""
     sample = settings.sample
     for split, count, temperature in (
         ("train", sample.train_samples, sample.train_temperature),
@@ -218,14 +185,7 @@ def check_samples(settings: RunSettings) -> None:
 
 
 def check_questions(path: Path, settings: RunSettings, *, again: bool = False) -> None:
-    """Read a run's questions from files before anything is written or, to sample again, removed.
-
-    So a mistake in them leaves no run behind, whose settings a later command would inherit.
-
-    Raises:
-        DataError: they cannot be used; the message names the line.
-        ConfigError: both a file and a folder have them.
-    """
+    """Read a run's questions first, so that a mistake in them leaves no run behind."""
     from grace.store import RunDir
     from grace.tasks import load_task
     from grace.tasks.prompts import draw_training

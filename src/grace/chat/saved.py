@@ -33,9 +33,6 @@ class SavedTokenizer:
 
     Attributes: `chat_template`, `backend_tokenizer`, and `bos_token_id`, `eos_token_id` and
     `unk_token_id`, which are None if there is no such token.
-
-    Raises:
-        ModelError: there is no tokenizer.json, or one of the files cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:

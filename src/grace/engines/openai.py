@@ -52,11 +52,6 @@ class OpenAIEngine(StepEngine):
         stop: texts that end a response, besides those that the model was trained with.
         thinking: let a model without a grace.json reason before it answers (`grace.chat`).
         options: further arguments of `Upstream`.
-
-    Raises:
-        ModelError: there is no tokenizer with `<CNF>`, the server's model was made from another
-            adapter, or its log-probabilities would not give c.
-        UpstreamError: the server cannot be reached or does not have the model.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"relay"})

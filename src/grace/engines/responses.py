@@ -50,9 +50,6 @@ class Watch:
     Args:
         evidence: the model's evidence, with a trace.
         drop: the confidence below which the sample is hopeless; 0: it never is.
-
-    Raises:
-        UserInputError: the model has a confidence at the end of a response only.
     """
 
     def __init__(self, evidence: Evidence | None, drop: float) -> None:

@@ -40,9 +40,6 @@ class VllmEngine(StepEngine):
         lora: the `LoRARequest` of the exported LoRA, if the model is its base.
         needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
         stops: ids that end a response besides those that model, tokenizer and card name.
-
-    Raises:
-        ModelError: there is no `<CNF>`, or vLLM would return other numbers than c.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset()

@@ -89,10 +89,7 @@ class Resamples:
         questions: Sequence[Hashable],
         metrics: str | Sequence[str] | None = None,
     ) -> dict[str, Floats]:
-        """Return the draws of each metric: (R,) or gaps (R, K); nan where undefined.
-
-        Answers to a single question say nothing of others: all their resamples are undefined.
-        """
+        """Return the draws of each metric, (R,) or gaps (R, K); nan where undefined."""
         data = sort_by_confidence(*check(confidence, correct, self._bins), self._bins)
         code_N = self._codes(questions, len(data.order_N))[data.order_N]
         draws: dict[str, Floats] = {}
@@ -143,10 +140,7 @@ class Resamples:
 
 
 def estimate(draws_S: Sequence[Floats], *, seed: int = 0) -> Estimate:
-    """Return the mean of a metric over seeds, from the draws of each, with its interval.
-
-    A calibration error is what it is in the data, and its interval is that of the true one.
-    """
+    """Return the mean over seeds from the draws of each; of an ECE with the true one's interval."""
     if draws_S[0].ndim == 2:
         return _true_error(draws_S, seed)[0]
     value, *ends = percentiles(over_seeds(draws_S, seed=seed))
@@ -172,10 +166,7 @@ def difference(a_S: Sequence[Floats], b_S: Sequence[Floats], *, seed: int = 0) -
 
 
 def percentiles(draw_R: Floats) -> Estimate:
-    """Return the value (entry 0) and the percentiles of its draws, which may be infinite.
-
-    Undefined draws are left out; everything is nan when all are.
-    """
+    """Return the value (entry 0) and the percentiles of its draws, without undefined ones."""
     drawn_R = draw_R[1:][~np.isnan(draw_R[1:])]
     if math.isnan(draw_R[0]) or not len(drawn_R):
         return Estimate(float(draw_R[0]), math.nan, math.nan)
@@ -315,11 +306,7 @@ def bootstrap(
     bins: int = 10,
     questions: Sequence[Hashable] | None = None,
 ) -> dict[str, tuple[float, float]]:
-    """Compute 95% bootstrap intervals by metric name; by default of all `METRICS`.
-
-    With `questions` (one per response) whole questions are resampled, as is needed where several
-    responses answer one question. See `estimate` for the kind of interval.
-    """
+    """Compute 95% bootstrap intervals by metric name, over whole questions if there are any."""
     confidence_N, correct_N = check(confidence, correct, bins)
     ids = range(len(confidence_N)) if questions is None else questions
     drawn = Resamples(ids, resamples=resamples, seed=seed, bins=bins)

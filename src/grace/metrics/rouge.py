@@ -42,10 +42,7 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence, bit-parallel.
-
-    Source: Hyyrö 2004, "Bit-parallel LCS-length computation revisited".
-    """
+    """Return the longest common subsequence's length, bit-parallel (Hyyrö 2004)."""
     places: dict[str, int] = {}
     for place, token in enumerate(first):
         places[token] = places.get(token, 0) | 1 << place

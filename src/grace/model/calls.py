@@ -23,11 +23,7 @@ Value = TypeVar("Value")
 
 
 def for_caller(model: Used, deadline: float = math.inf) -> tuple[Used, Callable[[], None]]:
-    """Return the model for one caller, and a function that hangs up for this caller.
-
-    Requests to a server give up at the deadline (`time.monotonic`). A model in this process is the
-    same for all callers and cannot hang up.
-    """
+    """Return the model for one caller until a deadline, and a function that hangs up."""
     call = getattr(model.engine, "caller", None)
     if call is None:
         return model, lambda: None

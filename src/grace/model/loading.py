@@ -124,17 +124,7 @@ def _local(path: str | Path) -> str | Path:
 
 
 def described(engine: ModelEngine, path: Path, folder: Path, card: dict[str, Any]) -> Model:
-    """Return a `Model` for an engine, with the prompt and the settings of its training run.
-
-    Args:
-        engine: the engine.
-        path: the path that the user gave; a run or an export may have a threshold.
-        folder: the directory of the adapter or the model.
-        card: the content of its grace.json.
-
-    Raises:
-        ConfigError: grace.json names code to run, or has settings that this version does not know.
-    """
+    """Return a `Model` for an engine, with the prompt and the settings of its training run."""
     where = f"{folder}/grace.json"
     plugins.refuse_code(code_in(card), where)
     data = from_dict(DataSettings, card.get("data", {"task": DEFAULT_TASK}), where)
@@ -161,17 +151,7 @@ def adapter_folder(path: Path, adapter: Path | None) -> Path | None:
 def backbone(
     path: str | Path, folder: Path | None, card: dict[str, Any], base: str | Path | None
 ) -> str:
-    """Return the model that `path` needs: a directory or a Hub id.
-
-    Args:
-        path: what the user named.
-        folder: the adapter directory in it, None for a whole model (see `adapter_folder`).
-        card: the content of its grace.json.
-        base: where the backbone of the adapter is now, if the user says so.
-
-    Raises:
-        ModelError: a whole model needs no backbone, or that of the adapter is unknown or gone.
-    """
+    """Return the directory or Hub id that `path` needs: itself, or the backbone of its adapter."""
     if folder is None:
         if base:
             raise ModelError(

@@ -71,14 +71,7 @@ def parts(
 def fit_recalibration(
     parts_PN: Array, correct: Sequence[bool], questions: Sequence[Hashable]
 ) -> Recalibrated:
-    """Fit the slopes and the offset on all answers, and by 5-fold cross-validation for `unseen`.
-
-    Args:
-        parts_PN: the parts of the answers' log-odds, shape (1 or 2, N) (see `parts`).
-        correct: the grade of each answer.
-        questions: the question or group of each answer; those of one share a fold. Of several
-            sources (`grace.probe.rows.sourced`) each counts the same.
-    """
+    """Fit on all `parts_PN`, and on folds of questions for `unseen`; sources count the same."""
     from grace.probe.rows import assign_folds, weights_of
 
     if len(set(questions)) < MIN_QUESTIONS:
@@ -118,10 +111,7 @@ def recalibratable(path: Path) -> Path:
 
 
 def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
-    """Copy an adapter, with the fitted numbers in its grace.json.
-
-    What was measured of the old confidence, and its threshold, are left out.
-    """
+    """Copy an adapter with the fitted numbers, without what was measured of the old ones."""
     check_vacant(out)
     card: dict[str, Any] = read_card(folder)
     card.pop("measured", None)

@@ -45,11 +45,7 @@ class Voting(NamedTuple):
 def drawing(
     settings: SampleSettings, temperature: float, max_new_tokens: int | None, seed: int
 ) -> Sampling:
-    """Return the sampling settings of one response; the training run's where none are given.
-
-    Raises:
-        UserInputError: the temperature or the length is out of range, or no number.
-    """
+    """Return the sampling settings of one response; the training run's where none are given."""
     longest = settings.longest if max_new_tokens is None else max_new_tokens
     if not _is_number(temperature) or not 0 <= temperature < math.inf:
         raise UserInputError(f"the temperature is {temperature!r}; use 0 (greedy) or more")
@@ -62,17 +58,7 @@ def drawing(
 def answering(
     threshold: float | None, chosen: Threshold | None, temperature: float, longest: int | None
 ) -> Answering:
-    """Return the threshold of a single answer.
-
-    Args:
-        threshold: the caller's, if any.
-        chosen: the run's, if any.
-        temperature: the sampling temperature.
-        longest: the caller's maximum length; None: that of the training run.
-
-    Raises:
-        UserInputError: the threshold is not a confidence.
-    """
+    """Return the threshold of a single answer: the caller's, or the run's that was `chosen`."""
     if threshold is not None:
         return Answering(check_threshold(threshold), "")
     if chosen and _holds(chosen, "answer", 1, temperature, longest):
@@ -88,12 +74,7 @@ def voting(
     temperature: float,
     longest: int | None,
 ) -> Voting:
-    """Return the strategy of a vote with its threshold (the other arguments as for `answering`).
-
-    Raises:
-        UserInputError: the threshold is not a confidence, or the strategy has none or is none.
-        ConfigError: there is no such strategy.
-    """
+    """Return the strategy of a vote with its threshold; arguments as for `answering`."""
     loaded: Any = strategy
     if strategy is None or isinstance(strategy, str):
         loaded = strategies.load(strategy or "es")
@@ -144,11 +125,7 @@ def _holds(
 
 
 def check_threshold(threshold: float, name: str = "the threshold") -> float:
-    """Return a threshold after checking it.
-
-    Raises:
-        UserInputError: it is not in [0, 1].
-    """
+    """Return a threshold after checking that it is in [0, 1]."""
     if not _is_number(threshold) or not 0 <= threshold <= 1:
         raise UserInputError(
             f"{name} is {threshold!r}; give a confidence between 0 and 1, e.g. 0.9"

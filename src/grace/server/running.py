@@ -306,10 +306,7 @@ def serve(
 
 
 def leave() -> NoReturn:
-    """End this process at once, after `serve`.
-
-    A normal exit would wait for a thread in a long forward pass, and for torch to shut down.
-    """
+    """End this process at once, after `serve`."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

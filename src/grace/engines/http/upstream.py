@@ -47,9 +47,6 @@ class Upstream:
         timeout_s: longest silence of the server.
         retries: how often a request is repeated if the server is busy or unreachable.
         max_in_flight: most requests at a time.
-
-    Raises:
-        ConfigError: the address is not one of a server, or another argument is out of range.
     """
 
     def __init__(

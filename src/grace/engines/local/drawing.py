@@ -41,9 +41,6 @@ class Drawing:
         remedy: what does not fit and what to do, for the error if memory runs out.
 
     Attributes: `in_flight` is the number of rows that are sampled side by side.
-
-    Raises:
-        ModelError: while iterating by step, the batch does not fit into memory.
     """
 
     def __init__(

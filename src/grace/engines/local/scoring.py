@@ -54,9 +54,6 @@ class LocalScorer(BaseEngine):
         stops: ids that end a response besides those that model and tokenizer name.
         layer_rows: what the logits of the tokens that are read gain from a layer in the middle.
         prompt_ends: what the ends of the prompts of training were like, if that is known.
-
-    Raises:
-        ModelError: neither tokenizer nor model names an end token, or c cannot be read that way.
     """
 
     def __init__(

@@ -38,11 +38,7 @@ PARTS = ("loss", "calibration", "sft", "mean_c", "mean_log_c", "mean_target")
 
 
 class Tracker:
-    """Sends the training log to `paper.report_to`, through transformers' integrations.
-
-    Raises:
-        ConfigError: the package that `report_to` names is not installed.
-    """
+    """Sends the training log to `paper.report_to`, through transformers' integrations."""
 
     def __init__(self, arguments: TrainingArguments, model: Any) -> None:
         names, main = arguments.report_to, arguments.process_index == 0
