@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grace.cli.commands.fit import _measure
 from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.methods.grace.fit import choose_layer, fit_readout, placed, read_by
@@ -64,6 +65,37 @@ def log_loss(made, layer, world, seed):
         ]
     )
     return float(np.mean(-chance_N * np.log(c_N) - (1 - chance_N) * np.log(1 - c_N))), chance_N
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [20, 50, 100])
+@pytest.mark.parametrize("world", WORLDS)
+def test_few_answers_are_never_worse_than_the_base_rate_on_average(world, count):
+    gains = []
+    for seed in range(16):
+        made, right_N, layer = fitted(world, count, seed)
+        loss, chance_N = log_loss(made, layer, world, seed)
+        rate = right_N.mean()
+        base = float(np.mean(-chance_N * np.log(rate) - (1 - chance_N) * np.log(1 - rate)))
+        gains.append(base - loss)
+    print(f"{world}, {count} answers: log loss {-np.mean(gains):+.4f} against the base rate's")
+    assert np.mean(gains) > -2e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [100, 300])
+def test_the_interval_of_a_fit_to_noise_holds_an_auroc_of_50(count):
+    held, values = [], []
+    for seed in range(100):
+        made, right_N, _ = fitted("nothing", count, seed)
+        value, low, high = _measure(made, right_N.tolist(), list(range(count)))["auroc"]
+        held.append(low <= 0.5 <= high)
+        values.append(value)
+    print(
+        f"{count} answers: AUROC {np.mean(values):.3f} on average, 0.5 held in {np.mean(held):.0%}"
+    )
+    assert np.mean(held) >= 0.93
+    assert np.mean(values) == pytest.approx(0.5, abs=0.02)
 
 
 def test_with_nothing_to_learn_few_answers_get_nearly_their_base_rate():
