@@ -13,6 +13,7 @@ import functools
 import secrets
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio.to_thread
@@ -29,7 +30,7 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 
 from grace.errors import UserInputError
-from grace.records import Generation, Message
+from grace.records import Message, Response
 
 STOPS = {"stop": "stop", "length": "max_tokens"}
 UNUSED = ("top_k", "frequency_penalty", "presence_penalty", "logit_bias", "response_schema")
@@ -111,7 +112,7 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
             samples = [self._cut(prompt, one, config.stop_seqs or ()) for one in samples]
         return self._output(samples, len(prompt), model.is_trained_on(chat))
 
-    def _cut(self, prompt: Sequence[int], sample: Generation, stops: Sequence[str]) -> Generation:
+    def _cut(self, prompt: Sequence[int], sample: Response, stops: Sequence[str]) -> Response:
         """Return a sample up to the first stop string, with the confidence of that text."""
         from grace.chat import encode_text
 
@@ -121,9 +122,9 @@ class GraceAPI(ModelAPI):  # type: ignore[misc]
         engine, c = self._model.engine, None
         if text.strip():
             (c,) = engine.confidences([prompt], [encode_text(engine.tokenizer, text)])
-        return sample._replace(text=text, finish_reason="stop", confidence=c)
+        return replace(sample, text=text, finish_reason="stop", confidence=c)
 
-    def _output(self, samples: Sequence[Generation], read: int, calibrated: bool) -> ModelOutput:
+    def _output(self, samples: Sequence[Response], read: int, calibrated: bool) -> ModelOutput:
         written = sum(len(one.token_ids) + (one.finish_reason == "stop") for one in samples)
         confidences = [one.confidence for one in samples]
         return ModelOutput(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
 from grace import notebook
 
@@ -48,8 +48,9 @@ class Question:
         return f"group {self.group}" if self.group else self.id
 
 
-class Generation(NamedTuple):
-    """One sample, as an engine returns it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """One sample of an engine; it has ids once it is stored.
 
     `token_ids` are the response tokens without the end-of-sequence token, `logprobs` their natural
     log-probabilities under the softmax at temperature 1, one per token. `end_logprob` is
@@ -57,9 +58,13 @@ class Generation(NamedTuple):
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
     response was cut (`finish_reason == "length"`) or dropped as hopeless on the way; an empty or
     blank response has no confidence either. `familiar` is 1 for a prompt like those of training and
-    0 for one of another kind, None where that is not known.
+    0 for one of another kind, None where that is not known. Stored are neither `familiar` nor,
+    unless the model was trained with `grace.trace`, the `trace`.
     """
 
+    id: str = ""
+    question_id: str = ""
+    sample: int = 0
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
@@ -67,26 +72,7 @@ class Generation(NamedTuple):
     end_logprob: float | None
     confidence: float | None
     trace: tuple[float, ...] = ()
-    familiar: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """One sampled response as it is stored (see `Generation` for the fields).
-
-    `trace` is empty unless the model was trained with `grace.trace`.
-    """
-
-    id: str
-    question_id: str
-    sample: int
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    logprobs: tuple[float, ...]
-    end_logprob: float | None
-    confidence: float | None
-    trace: tuple[float, ...] = ()
+    familiar: float | None = field(default=None, metadata={"stored": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +188,7 @@ Row = TypeVar("Row")
 EMPTY, CUT = "the answer is empty", "the answer was cut"  # why an answer has no confidence
 
 
-def is_whole(response: Generation | Response) -> bool:
+def is_whole(response: Response) -> bool:
     """Return whether a response ended and says something: no other has a confidence."""
     return response.finish_reason == "stop" and bool(response.text.strip())
 
@@ -213,8 +199,9 @@ def response_id(question_id: str, sample: int) -> str:
 
 
 def to_json(row: Any) -> dict[str, Any]:
-    """Return a record as a JSON-ready dict, fields in order."""
-    return dataclasses.asdict(row)
+    """Return a record as a JSON-ready dict, the stored fields in order."""
+    stored = {f.name for f in dataclasses.fields(row) if f.metadata.get("stored", True)}
+    return {name: value for name, value in dataclasses.asdict(row).items() if name in stored}
 
 
 def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:

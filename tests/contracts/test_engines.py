@@ -22,7 +22,7 @@ from fake_servers import LlamaServer, SGLang
 from grace import plugins
 from grace.cli import main
 from grace.cnf import add_cnf, set_rows
-from grace.engines import Generation, Sampling
+from grace.engines import Response, Sampling
 from grace.engines.base import BaseEngine, StepEngine
 from grace.engines.kinds import engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
@@ -96,7 +96,7 @@ def prompts() -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def sampled(engine: Any, prompts: Any) -> list[tuple[list[int], Generation]]:
+def sampled(engine: Any, prompts: Any) -> list[tuple[list[int], Response]]:
     """Samples of every prompt, each with its prompt."""
     return [(prompts[i], one) for i, made in engine.generate(prompts, SAMPLED) for one in made]
 
@@ -289,6 +289,8 @@ def grace(words: list[str]) -> None:
 
 
 OWN = """
+from dataclasses import replace
+
 from grace.engines.transformers import TransformersEngine
 
 
@@ -302,7 +304,7 @@ class Loud(TransformersEngine):
 
     def generate(self, prompts, sampling, *, keys=None):
         for index, made in super().generate(prompts, sampling, keys=keys):
-            yield index, [one._replace(text="ahem " + one.text) for one in made]
+            yield index, [replace(one, text="ahem " + one.text) for one in made]
 """
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from grace.engines import Features, Sampling
 from grace.estimators import Draw, Samples
-from grace.records import Generation, Question, Response, response_id
+from grace.records import Question, Response, response_id
+from made_up_response import said
 
 
 class Splits(NamedTuple):
@@ -92,11 +93,11 @@ class ScriptedEngine:
 
     def generate(
         self, prompts: Any, sampling: Sampling, *, keys: Any = None
-    ) -> Iterator[tuple[int, list[Generation]]]:
+    ) -> Iterator[tuple[int, list[Response]]]:
         assert (sampling.temperature, sampling.num_samples) == (0.0, 1)
         self.asked += prompts
         for index in reversed(range(len(prompts))):
-            yield index, [Generation(self._replies[index], (1,), "stop", (-0.1,), -0.1, None)]
+            yield index, [said(self._replies[index], token_ids=(1,))]
 
     def features(self, prompts: Any, responses: Any, layer: int = 0) -> Features:
         """`states(response numbers)` is the mean state; the last one is its square."""

@@ -15,6 +15,7 @@ from grace.estimators.loading import load_estimator
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched
 from grace.records import Question, Response
+from made_up_response import said
 
 FAR = (40.0, -40.0, 0.0)
 GROUPS = [
@@ -53,8 +54,7 @@ def samples(split: str, size: int, per_question: int = 1) -> Samples:
 
 
 def response(key: str, text: str) -> Response:
-    ids = (1,) * len(text)
-    return Response(key, key.partition("#")[0], 0, text, ids, "stop", (-0.1,) * len(ids), -0.1, 0.5)
+    return said(text, id=key, question_id=key.partition("#")[0])
 
 
 @pytest.fixture(scope="session")

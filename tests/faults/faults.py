@@ -37,7 +37,7 @@ def _ending_as_cnf(read_steps: Callable[..., Any]) -> Any:
 def _rating_cut(response: Callable[..., Any]) -> Any:
     def wrong(*args: Any) -> Any:
         made = response(*args)
-        return made._replace(confidence=made.trace[-1] if made.trace else None)
+        return dataclasses.replace(made, confidence=made.trace[-1] if made.trace else None)
 
     return wrong
 

@@ -11,7 +11,7 @@ from grace.methods.paper.targets import (
 )
 from grace.metrics.samples import bin_index
 from grace.probe.features import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
-from grace.records import Response
+from made_up_response import said
 
 
 def test_a_target_is_the_accuracy_of_the_bin() -> None:
@@ -73,7 +73,7 @@ def test_likelihood_features_are_what_their_names_say() -> None:
 
 
 def test_feature_parts_are_in_the_order_of_the_settings() -> None:
-    responses = [Response("q#0", "q", 0, "", (4,), "stop", (-1.0,), -0.5, None)]
+    responses = [said("")]
     states = {"mean": np.ones((1, 3)), "last": np.zeros((1, 3))}
     last, likelihood, mean = feature_parts(("last", "likelihood", "mean"), states, responses)
     assert likelihood.shape == (1, len(LIKELIHOOD_FEATURES))

@@ -25,7 +25,7 @@ from grace.pipeline.stages.depth import read_layer
 from grace.pipeline.stages.fit import fit
 from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
 from grace.pipeline.stages.score import rated_estimators
-from grace.records import Generation
+from grace.records import Response
 from grace.store import RunDir
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -121,7 +121,7 @@ def test_another_layer_is_read_from_the_states_on(made: Path) -> None:
         run(made / "rows", settings(made, "grace.layer=1"))
 
 
-def drawn_again(run: Path) -> list[Generation]:
+def drawn_again(run: Path) -> list[Response]:
     """The answers to the test questions that the tuned model writes when it is asked."""
     context = open_run(run)
     questions = context.directory.split("test").questions.read()

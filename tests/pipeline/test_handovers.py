@@ -24,9 +24,10 @@ from grace.pipeline.scaling import guarantees
 from grace.pipeline.stages import features, paper, sample, score
 from grace.pipeline.stages.grade import grade_split
 from grace.pipeline.stages.score import checked
-from grace.records import Generation, Question, Response
+from grace.records import Question
 from grace.store import CARD, SPLITS, write_json
 from grace.thresholds import selective
+from made_up_response import said
 
 
 @pytest.fixture
@@ -193,8 +194,8 @@ def test_every_answer_is_stored_and_graded_under_the_question_that_was_asked(tmp
 
     def generate(prompts, sampling, keys):
         for place in reversed(range(len(prompts))):
-            said = f"{keys[place]} heard {tokenizer.decode(prompts[place])}"
-            yield place, [Generation(f"{said} {k}", (9,), "stop", (-1,), -1, None) for k in (0, 1)]
+            heard = f"{keys[place]} heard {tokenizer.decode(prompts[place])}"
+            yield place, [said(f"{heard} {k}") for k in (0, 1)]
 
     context.engines.base.plan = lambda *_: [[2, 0], [3, 1]]
     context.engines.base.generate = generate
@@ -210,15 +211,15 @@ def test_a_letter_that_no_option_of_the_question_has_casts_no_vote(tmp_path):
     context = made_up_run.make(tmp_path, "grade.grader=")
     split = context.directory.split("test")
     draws = split.pool(1, context.settings.sample.draw_temperature)
-    said, kept = ("Answer: B", "Answer: C"), []
+    texts, kept = ("Answer: B", "Answer: C"), []
     asked = [Question(f"q{n}", "jsonl", "Which?", ("B",), ("x", "y", "z")[:n]) for n in (2, 3)]
     split.questions.write(asked)
     for some in (split, draws):
         some.responses.write(
             [
-                Response(f"{q.id}#{k}", q.id, k, text, (9,), "stop", (-1.0,), -1.0, None)
+                said(text, id=f"{q.id}#{k}", question_id=q.id, sample=k)
                 for q in asked
-                for k, text in enumerate(said if some is split else said[1:])
+                for k, text in enumerate(texts if some is split else texts[1:])
             ]
         )
         grade_split(context, some)

@@ -30,8 +30,9 @@ from grace.grading import load_grader
 from grace.pipeline import labelling
 from grace.pipeline.labelling import cluster, label
 from grace.pipeline.labelling.shards import Labeller, count_questions, read_questions
-from grace.records import Question, Response
+from grace.records import Question
 from grace.tasks import load_task
+from made_up_response import said
 
 DATA = DataSettings(task="jsonl")
 TWO = {"tensor_parallel_size": 2}
@@ -85,8 +86,8 @@ def test_a_letter_that_no_option_has_is_no_answer() -> None:
     labeller = object.__new__(Labeller)
     labeller._task, labeller._grade = load_task("jsonl"), load_grader("auto")
     asked = [Question("q", "jsonl", "Which?", ("B",), ("x", "y", "z")[:n]) for n in (2, 3)]
-    said = Response("q#0", "q", 0, "Answer: C", (9,), "stop", (-1.0,), -1.0, None)
-    assert [labeller._row(one, said)["answer"] for one in asked] == [None, "C"]
+    response = said("Answer: C", id="q#0", question_id="q")
+    assert [labeller._row(one, response)["answer"] for one in asked] == [None, "C"]
 
 
 def test_done_shards_are_kept_and_missing_ones_are_made_again_byte_for_byte(

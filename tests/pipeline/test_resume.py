@@ -17,6 +17,7 @@ from grace.config import override_settings
 from grace.errors import ModelError, RunError
 from grace.pipeline import load_run_settings, refuse_changes, run
 from grace.store import RunDir
+from made_up_response import said
 
 SLOW = pytest.mark.slow
 TABLES = ("responses.jsonl", "grades.jsonl", "targets.jsonl", "confidences/*.jsonl")
@@ -363,14 +364,14 @@ def test_the_time_of_samples_is_known_as_long_as_they_are_kept(
     from grace.engines import Sampling
     from grace.pipeline import ORDER, STAGES
     from grace.pipeline.sampling import sample_split
-    from grace.records import Generation, Question
+    from grace.records import Question
 
     context = made_up_run.make(tmp_path)
     engine: Any = context.engines.base
     context.engines.tuned = engine
     engine.plan = lambda prompts, *_: [list(range(len(prompts)))]
     engine.generate = lambda prompts, *_, **__: (
-        (place, [Generation("so", (9,), "stop", (-1,), -1, None)]) for place in range(len(prompts))
+        (place, [said("so")]) for place in range(len(prompts))
     )
     directory = context.directory
     pool = directory.split(folder).pool(1, 0.8)

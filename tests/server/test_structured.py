@@ -19,7 +19,7 @@ from grace.engines import Sampling
 from grace.engines.local.draws import Part
 from grace.engines.structured import DEEPEST, LONGEST_SCHEMA, Allowed, Form, FormError, Forms
 from grace.model import Model
-from grace.records import Generation
+from grace.records import Response
 
 pytest.importorskip("llguidance", reason="pip install llguidance")
 
@@ -48,10 +48,10 @@ def ask(live: Live, **options: Any) -> Any:
         return list(answer) if options.get("stream") else answer
 
 
-def responses(drawing: Any) -> list[Generation]:
+def responses(drawing: Any) -> list[Response]:
     for _ in drawing:
         pass
-    found: list[Generation] = drawing.generations()
+    found: list[Response] = drawing.generations()
     return found
 
 

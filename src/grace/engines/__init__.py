@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from grace.records import Generation
+from grace.records import Response
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +99,7 @@ class SampleStream(Protocol):
 
     tokens: int
 
-    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
         """Yield (number, response) as each finishes; closing the generator stops the rest."""
         ...
 
@@ -152,7 +152,7 @@ class Engine(Protocol):
 
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, list[Generation]]]:
+    ) -> Iterator[tuple[int, list[Response]]]:
         """Yield (prompt index, its samples) as batches complete, in a fixed order."""
         ...
 

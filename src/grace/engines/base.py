@@ -15,7 +15,7 @@ from grace.engines import AT_ONCE, LAST, Features, Ids, Known, Sampling
 from grace.engines.reading import NO_CNF, Reader, Scored
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
-from grace.records import Generation
+from grace.records import Response
 
 Value = TypeVar("Value")
 
@@ -108,7 +108,7 @@ class StepEngine(BaseEngine):
 
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, list[Generation]]]:
+    ) -> Iterator[tuple[int, list[Response]]]:
         """Yield (prompt index, its samples) in the order of the prompts; greedy ones once."""
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
@@ -143,7 +143,7 @@ class StepEngine(BaseEngine):
     @abstractmethod
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
-    ) -> Generator[list[Generation], None, None]:
+    ) -> Generator[list[Response], None, None]:
         """Yield the samples of each prompt, in their order."""
 
     @abstractmethod

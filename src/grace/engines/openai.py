@@ -30,7 +30,7 @@ from grace.engines.http.upstream import Upstream
 from grace.engines.reading import Reader, Scored
 from grace.engines.stops import named_ends, named_rows, stop_ids
 from grace.errors import ConfigError, ModelError
-from grace.records import Generation
+from grace.records import Response
 from grace.store import adapter_weights, digest, read_card
 
 Value = TypeVar("Value")
@@ -161,7 +161,7 @@ class OpenAIEngine(StepEngine):
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
-    ) -> Generator[list[Generation], None, None]:
+    ) -> Generator[list[Response], None, None]:
         pairs = zip(prompts, keys, strict=True)
         return self._in_order(self._drawn(prompt, key, sampling) for prompt, key in pairs)
 
@@ -176,7 +176,7 @@ class OpenAIEngine(StepEngine):
     def _in_order(self, work: Iterable[Coroutine[Any, Any, Value]]) -> Generator[Value, None, None]:
         return self._calls.iterate(in_order(work, ahead=2 * self.max_in_flight))
 
-    async def _drawn(self, prompt: Ids, key: str, sampling: Sampling) -> list[Generation]:
+    async def _drawn(self, prompt: Ids, key: str, sampling: Sampling) -> list[Response]:
         """Return all samples of a prompt, a request each."""
         first = sampling.first_sample
         work = (

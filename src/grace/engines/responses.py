@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from grace.engines.reading import Drawn, Reader, Step
 from grace.errors import UserInputError
 from grace.evidence import Evidence, Running, along
-from grace.records import Generation
+from grace.records import Response
 
 
-def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
+def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Response:
     """Return the response in the steps of one sample, up to its end token if it has one."""
     drawn: list[Drawn] = []
     for step in steps:
@@ -21,7 +22,7 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
     return response(drawn, reader, tokenizer)
 
 
-def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generation:
+def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Response:
     """Return the response of some steps: without an end step it was cut, and has no confidence."""
     ended = bool(drawn) and drawn[-1].ended
     reads = reader.readout is not None
@@ -32,7 +33,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Generati
     tokens = tuple(one.token for one in written)
     text = tokenizer.decode(list(tokens), skip_special_tokens=True)
     rated = ended and reads and text.strip()
-    return Generation(
+    return Response(
         text=text,
         token_ids=tokens,
         finish_reason="stop" if ended else "length",
@@ -80,6 +81,6 @@ class Watch:
         return 0
 
 
-def dropped(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Generation:
+def dropped(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Response:
     """Return the response of a sample that was aborted after these steps."""
-    return read(steps, reader, tokenizer)._replace(finish_reason="dropped")
+    return replace(read(steps, reader, tokenizer), finish_reason="dropped")

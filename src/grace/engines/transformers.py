@@ -16,7 +16,7 @@ from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
-from grace.records import Generation
+from grace.records import Response
 
 ROWS_TO_COME = {"cpu": 4, "cuda": 8}  # rows of a unit for each one that is in flight
 
@@ -97,7 +97,7 @@ class TransformersEngine(LocalScorer):
         sampling: Sampling,
         *,
         keys: Sequence[str] | None = None,
-    ) -> Iterator[tuple[int, list[Generation]]]:
+    ) -> Iterator[tuple[int, list[Response]]]:
         """Yield (prompt index, its samples) as they finish, in the order of `plan`."""
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
@@ -110,10 +110,10 @@ class TransformersEngine(LocalScorer):
 
     def generate_unit(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str]
-    ) -> Iterator[tuple[int, list[Generation]]]:
+    ) -> Iterator[tuple[int, list[Response]]]:
         """Yield (prompt index, its samples) of a unit in order, in halves if memory runs out."""
         most, left, done = self.batch_size, list(range(len(prompts))), 0
-        made: dict[int, dict[int, Generation]] = {}
+        made: dict[int, dict[int, Response]] = {}
         while left:
             asked = list(left)
             room = partial(self.room, most=most, free=free_memory(self.device))

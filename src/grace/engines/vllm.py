@@ -24,7 +24,7 @@ from grace.engines.stops import stop_ids
 from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
 from grace.engines.vllm_requests import Requests
 from grace.errors import ConfigError, ModelError, first_line
-from grace.records import Generation
+from grace.records import Response
 from grace.store import LORA_CONFIG, ROWS, read_card
 
 BANNED = -100.0  # the lowest logit bias that vLLM accepts
@@ -107,7 +107,7 @@ class VllmEngine(StepEngine):
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
-    ) -> Generator[list[Generation], None, None]:
+    ) -> Generator[list[Response], None, None]:
         """Yield the samples of each prompt, one request each, so that it is prefilled once."""
         count = sampling.num_samples
 
@@ -117,7 +117,7 @@ class VllmEngine(StepEngine):
         for output in self._requests.in_order(prompts, params, count):
             yield list(map(self._generation, output.outputs))
 
-    def _generation(self, sample: Any) -> Generation:
+    def _generation(self, sample: Any) -> Response:
         return read(map(self._step, sample.token_ids, sample.logprobs), self.reader, self.tokenizer)
 
     def _next_logprobs(self, contexts: Sequence[Ids], tokens: Ids) -> Iterator[Sequence[float]]:
@@ -190,7 +190,7 @@ class VllmStream:
         self.tokens = 0
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
 
-    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
         """Yield (number, response) as each finishes; closing the iterator aborts the others."""
         engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
         waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}

@@ -20,7 +20,7 @@ from grace.model.reply import Reply as Reply
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
-from grace.records import Decision, Generation, Message, Question, Threshold
+from grace.records import Decision, Message, Question, Response, Threshold
 from grace.strategies import TEMPERATURE, Strategy
 from grace.tasks import Task
 from grace.tasks.prompts import conversation
@@ -331,7 +331,7 @@ class Model:
                 yield self._reply(generation, one.choices, rule)
                 advance(1)
 
-    def _reply(self, generation: Generation, choices: Sequence[str], rule: Answering) -> Reply:
+    def _reply(self, generation: Response, choices: Sequence[str], rule: Answering) -> Reply:
         evidence = self.engine.evidence
         return Reply(
             text=generation.text.strip(),

@@ -12,7 +12,7 @@ from grace.engines import AT_ONCE, ModelEngine, Sampling
 from grace.engines.base import check_contexts
 from grace.model.arguments import Asked
 from grace.model.rules import Voting
-from grace.records import Decision, Generation, Vote
+from grace.records import Decision, Response, Vote
 from grace.strategies import Strategy, check_count, chosen, decide, stopped, waves
 
 OnVote = Callable[[Vote, str | None], None]
@@ -103,7 +103,7 @@ class Ballot:
             for decision, votes in zip(decided, taken, strict=True)
         ]
 
-    def _vote(self, sample: Generation, choices: Sequence[str]) -> Vote:
+    def _vote(self, sample: Response, choices: Sequence[str]) -> Vote:
         nothing = sample.finish_reason == "dropped" or not sample.text.strip()
         answer = None if nothing else self.answer(sample.text, choices)
         c = None if nothing else sample.confidence
@@ -134,7 +134,7 @@ def _reported(
 
 def sampled(
     engine: ModelEngine, questions: Iterable[Asked], sampling: Sampling
-) -> Iterator[tuple[Asked, list[Generation]]]:
+) -> Iterator[tuple[Asked, list[Response]]]:
     """Yield each question with its samples, in order.
 
     `AT_ONCE` questions are read and sampled at a time, so there may be any number of them.
@@ -145,7 +145,7 @@ def sampled(
         numbers = () if is_one else [str(start + at) for at in range(len(batch))]
         prompts = [one.prompt for one in batch]
         check_contexts(prompts, engine.limit, sampling.max_new_tokens, numbers)
-        waiting: dict[int, list[Generation]] = {}
+        waiting: dict[int, list[Response]] = {}
         expected = 0
         for at, made in engine.generate(prompts, sampling, keys=[KEY] * len(batch)):
             waiting[at] = made

@@ -6,14 +6,14 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from grace.engines import AT_ONCE, Known, ModelEngine, Sampling
 from grace.estimators import Answers, Draw, Draws, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split
 from grace.progress import progress
-from grace.records import Generation, Question, Response, is_whole, response_id
+from grace.records import Question, Response, is_whole, response_id
 from grace.store import Split
 
 Ids = Sequence[int]
@@ -48,28 +48,23 @@ class Unit(NamedTuple):
         self, engine: ModelEngine, advance: Callable[[int], None] = lambda count: None
     ) -> list[Response]:
         """Sample the responses to all questions of the unit; `advance` counts those answered."""
-        samples: dict[int, list[Generation]] = {}
+        samples: dict[int, list[Response]] = {}
         for place, found in engine.generate(self.prompts, self.sampling, keys=self.keys):
             samples[place] = found
             advance(1)
         traced = is_traced(engine)
         return [
-            Response(
+            dataclasses.replace(
+                one,
                 id=response_id(key, k),
                 question_id=key,
                 sample=k,
-                **_stored(one, traced),
+                logprobs=rounded(one.logprobs),
+                trace=rounded(one.trace) if traced else (),
             )
             for place, key in enumerate(self.keys)
             for k, one in enumerate(samples[place])
         ]
-
-
-def _stored(one: Generation, traced: bool) -> dict[str, Any]:
-    """Return the fields of a sample that are stored."""
-    trace = rounded(one.trace) if traced else ()
-    fields = one._replace(logprobs=rounded(one.logprobs), trace=trace)._asdict()
-    return {name: fields[name] for name in fields if name != "familiar"}
 
 
 def plan_units(

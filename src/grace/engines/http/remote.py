@@ -24,7 +24,7 @@ from grace.engines.http.dialect import (
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import MOST_IDS, Reader, Scored, Step
 from grace.engines.responses import Watch, dropped, read
-from grace.records import Generation
+from grace.records import Response
 
 CHECK_S = 60.0  # seconds between two looks whether the server has other weights
 LEEWAY = 0.25  # tolerance of a log-probability, plus 2% of it: the error of half precision
@@ -144,7 +144,7 @@ class Remote:
 
     async def generation(
         self, request: Request, arrived: Callable[[int], None] = lambda _: None
-    ) -> Generation:
+    ) -> Response:
         """Return one sample; `arrived` is called with the number of tokens of each part."""
         watch, steps = Watch(self.reader.evidence, request.sampling.drop), list[Step]()
         async with aclosing(self.steps(request)) as arriving:
@@ -242,13 +242,13 @@ class RemoteStream:
         self._remote, self._calls, self._prompt = remote, calls, prompt
         self._sampling, self._key = sampling, key
 
-    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
         """Sample these numbers side by side; closing the iterator ends the other requests."""
         running = self._calls.iterate(as_finished(map(self._sample, numbers)))
         with closing(running):
             yield from running
 
-    async def _sample(self, number: int) -> tuple[int, Generation]:
+    async def _sample(self, number: int) -> tuple[int, Response]:
         seed = seed_of(self._sampling, self._key, number)
         request = Request(self._prompt, self._sampling, seed, stream=True)
         return number, await self._remote.generation(request, self._count)

@@ -32,7 +32,7 @@ from grace.engines.local.forward import Forward, begin, numbers
 from grace.engines.reading import Drawn, Reader
 from grace.engines.responses import response
 from grace.engines.structured import Allowed
-from grace.records import Generation
+from grace.records import Response
 
 
 class Ends(NamedTuple):
@@ -256,7 +256,7 @@ def drawn(rows: Rows, step: Chosen) -> list[Drawn]:
 
 def generations(
     rows: Rows, places: Sequence[int], reader: Reader, tokenizer: Any
-) -> list[Generation]:
+) -> list[Response]:
     """Return the responses of some rows."""
     record = (rows.tokens_RT, rows.logprobs_RT, rows.readings_RTQ, rows.ends_RT)
     columns = [column_RT[places].cpu() for column_RT in record]

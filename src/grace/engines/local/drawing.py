@@ -23,7 +23,7 @@ from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import Drawn
 from grace.engines.responses import Watch
 from grace.engines.structured import Allowed
-from grace.records import Generation
+from grace.records import Response
 
 
 class Drawing:
@@ -65,7 +65,7 @@ class Drawing:
                 self._waiting.append((len(self._of_row), one))
                 self._of_row += [one] * one.rows
         self._batch: Batch | None = None
-        self._done: dict[int, Generation] = {}
+        self._done: dict[int, Response] = {}
         self.in_flight = 0
 
     def __iter__(self) -> Iterator[list[Drawn]]:
@@ -78,7 +78,7 @@ class Drawing:
                 assert self._batch is not None
                 yield drawn(self._batch.rows, step)
 
-    def finished(self) -> Generator[tuple[int, Generation], None, None]:
+    def finished(self) -> Generator[tuple[int, Response], None, None]:
         """Yield (row, response) as rows finish; running out of memory raises its own error."""
         with contextlib.closing(self._steps()) as running:
             for _ in running:
@@ -104,11 +104,11 @@ class Drawing:
         rows = self._batch.rows
         self._batch.rows = rows._replace(live_R=rows.live_R & (rows.number_R != row))
 
-    def generations(self) -> list[Generation]:
+    def generations(self) -> list[Response]:
         """Return all responses, one per row; a row that was stopped counts as cut."""
         return self.responses(range(len(self._of_row)))
 
-    def responses(self, rows: Sequence[int]) -> list[Generation]:
+    def responses(self, rows: Sequence[int]) -> list[Response]:
         """Return the responses of some rows, which go no further."""
         new = [row for row in rows if row not in self._done]
         if new:
@@ -206,7 +206,7 @@ class Stream:
         self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
         self._prefilled: Prefilled | None = None
 
-    def start(self, numbers: range) -> Generator[tuple[int, Generation], None, None]:
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
         """Yield (number, response) as each finishes, as `generate` returns it for the same key."""
         sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
         part = Part([self._prompt], sampling, [self._key])
@@ -218,7 +218,7 @@ class Stream:
         for row, generation in self._finished(drawing, len(numbers)):
             yield numbers[row], generation
 
-    def _finished(self, drawing: Drawing, count: int) -> Iterator[tuple[int, Generation]]:
+    def _finished(self, drawing: Drawing, count: int) -> Iterator[tuple[int, Response]]:
         """Yield (row, response) as each ends or is dropped; those that are cut come last."""
         watches = [Watch(self._engine.evidence, self._sampling.drop) for _ in range(count)]
         waiting = set(range(count))
@@ -232,7 +232,7 @@ class Stream:
                 for row in hopeless:
                     drawing.stop(row)
                 for row, one in zip(hopeless, drawing.responses(hopeless), strict=True):
-                    yield row, one._replace(finish_reason="dropped")
+                    yield row, replace(one, finish_reason="dropped")
         yield from zip(sorted(waiting), drawing.responses(sorted(waiting)), strict=True)
 
     @torch.inference_mode()

@@ -7,6 +7,7 @@ hidden size, E tokens that are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from grace.engines.local.loading import eos_ids
 from grace.engines.reading import Reader, Scored
 from grace.errors import ModelError
 from grace.evidence import Evidence
-from grace.records import Generation, is_whole
+from grace.records import Response, is_whole
 
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 512}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 262_144}
@@ -141,7 +142,7 @@ class LocalScorer(BaseEngine):
 
     def generations(
         self, rows: Rows, places: Sequence[int], prompts: Sequence[Ids]
-    ) -> list[Generation]:
+    ) -> list[Response]:
         """Return the responses of some rows, to these prompts."""
         responses = generations(rows, places, self.reader, self.tokenizer)
         if self.read_at != "feed":
@@ -150,7 +151,7 @@ class LocalScorer(BaseEngine):
         texts = [responses[row].token_ids for row in ended]
         confidences = self.confidences([prompts[row] for row in ended], texts)
         for row, c in zip(ended, confidences, strict=True):
-            responses[row] = responses[row]._replace(confidence=c)
+            responses[row] = replace(responses[row], confidence=c)
         return responses
 
     @torch.inference_mode()

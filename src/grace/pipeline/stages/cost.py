@@ -15,7 +15,7 @@ from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
 from grace.pipeline.stages.depth import read_layer, stores
 from grace.pipeline.stages.fit import fit_seconds
-from grace.records import Generation, Response
+from grace.records import Response
 from grace.report.names import ACCESS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class MeteredEngine:
 
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, list[Generation]]]:
+    ) -> Iterator[tuple[int, list[Response]]]:
         """Sample responses; of them, only the text counts as read."""
         for index, samples in self._load().generate(prompts, sampling, keys=keys):
             tokens = sum(len(sample.token_ids) + 1 for sample in samples)
