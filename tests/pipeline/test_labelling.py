@@ -73,7 +73,10 @@ def test_the_rows_are_what_the_engine_says_and_the_grader_finds(
         for k, generation in enumerate(made):
             row = found[3 * number + k]
             assert tuple(row["token_ids"]) == generation.token_ids
-            assert (row["text"], row["finish_reason"]) == generation[:3:2]
+            assert (row["text"], row["finish_reason"]) == (
+                generation.text,
+                generation.finish_reason,
+            )
             assert row["confidence"] == pytest.approx(generation.confidence, abs=1e-5)
             assert row["logprobs"] == pytest.approx(generation.logprobs, abs=1e-4)
             assert row["correct"] == tiny_run.coin(generation.text, asked)
