@@ -155,15 +155,6 @@ def test_separable_labels_are_separated():
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_fitted_maps_are_frozen_and_keep_the_shape_and_missing_values(kind):
-    fitted = kind.fit(*made_up())
-    assert fitted.transform(np.full((2, 3), 0.5)).shape == (2, 3)
-    assert np.isnan(fitted.transform([0.5, np.nan])[1])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(fitted, dataclasses.fields(fitted)[0].name, 1.0)
-
-
-@pytest.mark.parametrize("kind", MAPS)
 @pytest.mark.parametrize(
     ("confidence", "correct", "told"),
     [

@@ -14,7 +14,6 @@ from grace.evidence import (
     FEATURES,
     LOWEST,
     Evidence,
-    Running,
     along,
     confidence,
     features,
@@ -76,16 +75,6 @@ def test_each_reading_counts_in_its_place():
     assert confidence(readings, [-0.2, -0.7], -0.4, SLOPED) == pytest.approx(sigmoid(wanted))
     empty = 0.8 * (3.0 + 0.2 + 9.0 + SLOPED.of([], -0.4))
     assert confidence(readings[:1], [], -0.4, SLOPED) == pytest.approx(sigmoid(empty))
-
-
-def test_a_running_confidence_takes_constant_memory():
-    running = Running(SLOPED)
-    before = {name: type(getattr(running, name)) for name in vars(running)}
-    for _ in range(1000):
-        running.read((0.1, 0.2, 0.3), -2.0)
-        running.add(-0.1)
-    assert {name: type(getattr(running, name)) for name in vars(running)} == before
-    assert not any(isinstance(value, list | tuple) for value in vars(running).values())
 
 
 def test_features_are_what_their_names_say():

@@ -92,13 +92,6 @@ def test_dropping_the_edge_calls_a_model_that_is_always_certain_perfect():
     assert smooth_ece(confidence, correct) > 0.3
 
 
-def test_midpoints_charge_a_calibrated_model():
-    confidence = np.repeat([0.01, 0.99], 100)
-    correct = np.concatenate([np.arange(100) < 1, np.arange(100) < 99])
-    assert ece(confidence, correct) == pytest.approx(0, abs=1e-12)
-    assert of_midpoints(confidence, correct) == pytest.approx(0.04)
-
-
 def test_torchmetrics_bins_away_from_one_are_ours():
     torch = pytest.importorskip("torch")
     functional = pytest.importorskip("torchmetrics.functional.classification")

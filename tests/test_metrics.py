@@ -238,16 +238,6 @@ def test_counts_mean_repetition(rows, random):
         assert weighted == pytest.approx(repeated, abs=1e-9, nan_ok=True), name
 
 
-@given(pairs)
-@settings(max_examples=60, deadline=None)
-def test_brier_splits_into_bias_and_spread(rows):
-    confidence, correct = (np.array(x, dtype=float) for x in zip(*rows, strict=True))
-    gap = confidence - correct
-    assert brier(confidence, correct) == pytest.approx(gap.mean() ** 2 + gap.var())
-    assert ece(confidence, correct, bins=1) == pytest.approx(abs(gap.mean()))
-    assert ece(confidence, correct) ** 2 <= brier(confidence, correct) + 1e-12
-
-
 # --- bootstrap
 
 

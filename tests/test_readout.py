@@ -251,16 +251,6 @@ def test_a_layer_is_rated_on_whole_questions_of_many_answers(monkeypatch):
     assert all(rated_on[2].count(group) == 3 for group in rated_on[2])
 
 
-def test_a_fit_holds_one_block_at_a_time_in_double_precision():
-    rng, right = np.random.default_rng(0), np.arange(100) % 2 == 0
-    blocks = [rng.normal(size=(100, 3000)).astype(np.float32) for _ in range(6)]
-    tracemalloc.start()
-    logistic.quick_loss(blocks, right, np.arange(100) % 5)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1.5 * sum(block.nbytes for block in blocks)
-
-
 def test_memory_grows_with_the_answers_and_not_with_their_square(monkeypatch):
     """Of many answers some span the weights, which loses little."""
     rng = np.random.default_rng(3)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import logging
 import os
 import pickle
 import re
@@ -190,33 +189,6 @@ def test_a_run_shows_a_prompt_an_answer_and_its_grade_before_it_samples(
     assert json.loads(cli(*arguments, "--until", "sample", "--json").out) == {}
 
 
-def test_a_test_set_of_one_class_is_reported_without_auroc(
-    finished: Path, tmp_path: Path, cli: Any
-):
-    run = tmp_path / "run"
-    shutil.copytree(finished / "run", run)
-    for grades in (run / "test").rglob("grades.jsonl"):
-        grades.write_text(grades.read_text().replace('"correct": false', '"correct": true'))
-    for manifest in ("score", "report", "grade", "answer"):
-        forge(run, manifest)
-    result = cli("run", run, "--redo", "report")
-    assert result.code == 0, result.err
-    rows = json.loads((run / "report.json").read_text())["rows"]
-    assert all(row["accuracy"] == 1 and row["auroc"] is None for row in rows)
-
-
-def forge(run: Path, stage: str) -> None:
-    """Make a stage's manifest fit the files as they are now."""
-    from grace.store import digest
-
-    path = run / "stages" / f"{stage}.json"
-    manifest = json.loads(path.read_text())
-    for side in ("inputs", "outputs"):
-        for name in manifest[side]:
-            manifest[side][name] = digest(run / name)
-    path.write_text(json.dumps(manifest))
-
-
 def test_reports_of_several_runs_go_into_one(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -298,22 +270,6 @@ def test_an_answer_that_is_cut_has_no_confidence(
     assert json.loads(cli("ask", finished / "run", "A?", "--json").out)["confidence"] is None
 
 
-def test_ask_finds_a_backbone_that_has_moved(places: dict[str, Path], cli: Any):
-    asked = ("ask", places["moved_adapter"], "What is 3?", "--base", places["model"])
-    assert cli(*asked).out == cli("ask", places["run"], "What is 3?").out
-
-
-def test_an_exported_adapter_names_the_backbone_where_it_is_now(
-    places: dict[str, Path], tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(places["model"].parent)
-    moved = ("export", places["moved_adapter"], tmp_path / "out", "--base", places["model"].name)
-    assert cli(*moved, "--format", "adapter").code == 0
-    monkeypatch.chdir("/")
-    wanted = cli("ask", places["run"], "What is 3?").out
-    assert cli("ask", tmp_path / "out", "What is 3?").out == wanted
-
-
 def test_a_dry_run_finds_an_edited_table_and_a_broken_manifest(
     finished: Path, tmp_path: Path, cli: Any
 ):
@@ -370,18 +326,6 @@ def test_sigterm_says_that_it_stops_and_how_to_go_on(cli: Any, monkeypatch: pyte
     monkeypatch.setattr("grace.cli.demo.run_demo", end)
     assert cli("demo")[::2] == (143, "grace: stopped; the same command resumes where it was\n")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_a_log_level_of_warning_leaves_only_warnings_and_debug_shows_what_led_to_an_error(
-    finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(logging, "basicConfig", lambda **options: None)  # of this process
-    monkeypatch.setenv("GRACE_LOG", "info")
-    run = shutil.copytree(finished / "run", tmp_path / "run")
-    quiet = cli("--log-level", "warning", "run", run, "--redo", "report")
-    assert (quiet.code, quiet.err) == (0, "")
-    assert cli("run", run, "--redo", "report").err == ""  # as the environment says now
-    assert cli("--log-level", "info", "run", run, "--redo", "report").err == "stage report\n"
 
 
 def test_a_missing_package_is_told_before_a_run_begins(

@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from grace.engines.http.answers import UpstreamError
-from grace.engines.openai import OpenAIEngine
-from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence
 from grace.evidence.trace import TRACE_FEATURES, Trace
 
@@ -127,53 +124,6 @@ def test_a_damaged_file_is_named_in_one_line(
         assert damage.says in last
         assert "again" in last or "correct" in last or ";" in last
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("generation_config.json", "{"),
-        ("config.json", '{"vocab_size": "320"}'),
-        ("config.json", '{"text_config": []}'),
-        ("tokenizer.json", "{"),
-        ("tokenizer_config.json", '{"chat_template": [3]}'),
-    ],
-)
-def test_a_client_names_the_damaged_file_before_it_asks_the_server(
-    file: str, content: str, whole: dict[str, Path], tmp_path: Path
-) -> None:
-    folder = shutil.copytree(whole["merged"], tmp_path / "model")
-    (folder / "chat_template.jinja").unlink()
-    (folder / file).write_text(content)
-    with pytest.raises((ModelError, UpstreamError)) as refused:
-        OpenAIEngine("http://127.0.0.1:9", folder, retries=0)
-    named = isinstance(refused.value, ModelError) and str(folder) in str(refused.value)
-    assert named == ("text_config" not in content)  # without a size it goes on
-
-
-def test_the_report_of_a_run_that_is_exported_may_be_damaged(
-    finished: Path, tmp_path: Path, cli: Any
-) -> None:
-    run = shutil.copytree(finished / "run", tmp_path / "run")
-    row = {"estimator": "grace", "task": "a", "train_task": "a"}
-    report = json.loads((run / "report.json").read_text())
-    wrong = [
-        report | {"rows": [{**one, name: value} for one in report["rows"]]}
-        for one in report["rows"][:1]
-        for name, value in (("brier", "x"), ("n", [1]), ("interval", 3), ("backbone", {}))
-    ]
-    damaged = [
-        "[]",
-        '{"rows": [1]}',
-        '{"rows": 3}',
-        DEEP,
-        *map(json.dumps, [{"rows": [row]}, *wrong]),
-    ]
-    for content in damaged:
-        (run / "report.json").write_text(content)
-        result = cli("export", run, tmp_path / "out", "--format", "adapter")
-        assert (result.code, result.err.count("\n")) == (2, 1), result.err
-        assert ("restore it" if content == DEEP else "--redo report") in result.err
 
 
 @pytest.mark.parametrize("file", ["grace.json", "tokenizer.json"])

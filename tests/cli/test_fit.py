@@ -53,18 +53,6 @@ def fitted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return folder / "out", shown.getvalue()
 
 
-def test_one_wording_with_other_options_is_another_question(
-    model: Path, tmp_path: Path, cli: Any
-) -> None:
-    file = graded(tmp_path / "graded.jsonl", question="Which is true?")
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    tiny_run.write_lines(file, [row | {"choices": ["0", f"{n + 1}"]} for n, row in enumerate(rows)])
-    result = cli("fit", model, file, tmp_path / "out", "--json", "--set", "data.prompt=text")
-    found = json.loads(result.out)
-    assert found["answers"] == 60
-    assert found["brier"][1] < found["brier"][2]  # null with a single question
-
-
 def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
     model: Path, fitted: tuple[Path, str], tmp_path: Path, cli: Any
 ) -> None:

@@ -100,24 +100,6 @@ def test_equal_responses_are_not_made_twice(
     assert result.code == 2 and "all 3 responses to a question are equal" in result.err
 
 
-def test_cut_and_empty_responses_are_told_with_the_setting_that_mends_them(
-    finished: Path, questions: Path, tmp_path: Path, cli: Any
-) -> None:
-    out = tmp_path / "out"
-    where = ["label", questions, out, "--model", finished / "run"]
-    told = cli(*where, "--set", "sample.max_new_tokens=1").out
-    assert (
-        "are cut at the length limit, so without a confidence; try --set sample.max_new_tokens"
-        in told
-    )
-    (shard,) = out.glob("part-*")
-    table = parquet.read_table(shard)
-    texts = pyarrow.array([" "] * 4 + ["a"])
-    parquet.write_table(table.set_column(table.column_names.index("text"), "text", texts), shard)
-    again = cli(*where, "--set", "sample.max_new_tokens=1").out
-    assert "4 responses are empty: the prompt may not fit these questions; try --set data" in again
-
-
 def test_a_command_that_failed_before_its_first_file_binds_the_directory_to_nothing(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:
@@ -152,29 +134,6 @@ def test_a_model_thinks_if_it_is_told_to(
     assert cli(*command, *short, "model.thinking=true").code == 0
     command[2] = tmp_path / "longer"
     assert "its answer up to 2098" in cli(*command, "model.thinking=true").err  # room for thoughts
-
-
-def test_a_model_may_run_its_own_code_if_it_is_told_to(
-    finished: Path, questions: Path, tmp_path: Path, cli: Any
-) -> None:
-    model = shutil.copytree(finished / "model", tmp_path / "model")
-    config = json.loads((model / "config.json").read_text())
-    own = {
-        "model_type": "own",
-        "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Model"},
-    }
-    (model / "config.json").write_text(json.dumps(config | own))
-    (model / "own.py").write_text(
-        "from transformers import LlamaConfig, LlamaForCausalLM\n"
-        "class Own(LlamaConfig):\n    model_type = 'own'\n"
-        "class Model(LlamaForCausalLM):\n    config_class = Own\n"
-    )
-    command = ["label", questions, tmp_path / "out", "--model", model, "--set"]
-    refused = cli(*command, "sample.max_new_tokens=6")
-    assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "--set model.trust_remote_code=true" in refused.err
-    command.append("sample.max_new_tokens=6")
-    assert cli(*command, "--set", "model.trust_remote_code=true").code == 0
 
 
 @pytest.mark.parametrize(

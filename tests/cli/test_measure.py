@@ -166,15 +166,6 @@ def test_files_without_questions_are_measured_each_on_its_own(tmp_path: Path, cl
     assert found["notes"][-1].startswith("No question is in all sources, so not all are compared")
 
 
-def test_files_that_name_their_questions_in_different_ways_are_told_so(tmp_path: Path, cli: Any):
-    files = [write(tmp_path / f"{name}.jsonl", ROWS) for name in "ab"]
-    assert "No question" not in str(report(cli, *files)["notes"])
-    write(files[0], [row | {"question_id": n} for n, row in enumerate(ROWS)])
-    assert "No question is in all sources" in report(cli, *files)["notes"][-1]
-    write(files[1], [row | {"question_id": float(n)} for n, row in enumerate(ROWS)])
-    assert "No question" not in str(report(cli, *files)["notes"])  # 1.0 is the id 1
-
-
 def test_a_report_is_written_with_the_surest_mistakes(tmp_path: Path, cli: Any):
     rows = [*ROWS, {"question": "Q?", "response": "no!", "confidence": 1, "correct": False}]
     out = tmp_path / "out"

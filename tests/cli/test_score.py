@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,12 +57,6 @@ def test_lines_keep_their_order_and_fields_and_get_the_models_confidence(
         assert list(row)[: len(given)] == list(given)
     assert [row["confidence"] for row in rows] == pytest.approx(expected(model), abs=1e-5)
     assert [row["confidence"] is None for row in rows] == [False, False, True, False, False]
-
-
-def test_a_byte_order_mark_and_blank_lines_are_fine(finished: Path, tmp_path: Path, cli: Any):
-    text = "\n\r\n".join(json.dumps(row) for row in ROWS)
-    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert len(rows_of(cli("score", finished / "run", tmp_path / "in.jsonl").out)) == len(ROWS)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3, 5])
@@ -177,23 +169,6 @@ def test_standard_input_is_scored_and_resumed_too(
     assert [row["response"] for row in rows_of(out.read_text("utf-8"))] == [
         row["response"] for row in ROWS
     ]
-
-
-def test_a_pipe_is_scored_while_it_is_still_open(finished: Path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from grace.cli import main; main()", "score",
-         str(finished / "run"), "-", "--batch-size", "1"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ,
-    )  # fmt: skip
-    assert process.stdin and process.stdout
-    line = json.dumps(ROWS[0]).encode() + b"\n"
-    process.stdin.write(line * 2)
-    process.stdin.flush()
-    assert 0 <= json.loads(process.stdout.readline())["confidence"] <= 1
-    process.stdin.close()
-    assert len(process.stdout.readlines()) == 1
-    process.stdout.close()
-    assert process.wait() == 0
 
 
 def test_choices_of_a_question_are_shown_to_the_model(places: Any, tmp_path: Path, cli: Any):

@@ -193,36 +193,6 @@ def streamed(url: str, *pieces: bytes) -> list[Any]:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    "kind, body, why",
-    [
-        ("text/html", b"<html>sign in</html>", "malformed"),
-        ("application/json", b'{"choices": [{"text": "a"}]}', "malformed"),
-        ("application/json", b'{"error": {"message": "dead"}}', "failed"),
-        ("", b"", "malformed"),
-    ],
-)
-def test_what_is_sent_in_place_of_a_stream_is_no_broken_one(
-    canned: str, monkeypatch: pytest.MonkeyPatch, kind: str, body: bytes, why: str
-) -> None:
-    monkeypatch.setattr(Canned, "kind", kind)
-    with pytest.raises(UpstreamError) as caught:
-        streamed(canned, body)
-    assert caught.value.why == why
-
-
-def test_an_answer_without_end_is_not_read_to_its_end(
-    canned: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grace.engines.http.upstream.LONGEST_LINE", 2**18)
-    monkeypatch.setattr("grace.engines.http.upstream.LARGEST_BODY", 2**18)
-    with pytest.raises(UpstreamError, match="over 262144 bytes without an event"):
-        streamed(canned, b"data: ", *[b"a" * 2**16] * 64)
-    monkeypatch.setattr(Canned, "kind", "application/json")
-    with pytest.raises(UpstreamError, match="an answer of over 262144 bytes"):
-        streamed(canned, *[b"[" * 2**16] * 64)
-
-
 def test_only_a_line_feed_ends_an_event(canned: str) -> None:
     text = "a\u2028b\x85c"
     event = f'data: {{"choices": [{{"text": "{text}"}}]}}\r\n\r\n'.encode()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import shutil
 import subprocess
 import sys
 import threading
@@ -318,15 +316,6 @@ def test_options_that_a_client_cannot_have_are_refused(
         load_engine("openai", folder, **{"url": server.url, **options})
 
 
-def test_a_lora_that_is_not_loaded_is_noticed(
-    server: Server, local: TransformersEngine, tmp_path: Path
-) -> None:
-    local.tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "grace.json").write_text('{"format": "vllm-lora"}')
-    with pytest.raises(ModelError, match="without its LoRA"):
-        OpenAIEngine(server.url, tmp_path)
-
-
 def test_responses_are_rated_token_by_token_where_the_model_is_a_lora(
     local: TransformersEngine, server: Server, connect: Any, prompts: Any
 ) -> None:
@@ -359,21 +348,3 @@ def _until(condition: Callable[[], bool]) -> None:
 
 THINKS = "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
 THINKS += "{{ messages[0].content }}"
-
-
-@pytest.mark.parametrize("thinking", [False, True])
-def test_a_model_without_a_card_thinks_if_told_to(
-    thinking: bool, server: Server, folder: Path, tmp_path: Path
-) -> None:
-    place = shutil.copytree(folder, tmp_path / "model")
-    (place / "chat_template.jinja").write_text(THINKS)
-
-    def asked() -> str:
-        options = {"url": server.url, "needs_cnf": False, "thinking": thinking}
-        with contextlib.closing(load_engine("openai", place, **options)) as engine:
-            ids = encode_chat(engine.tokenizer, [{"role": "user", "content": "?"}])
-            return str(engine.tokenizer.decode(ids))
-
-    assert asked() == "<think>?"  # as it was fitted
-    (place / "grace.json").unlink()
-    assert asked() == "<think>" * thinking + "?"

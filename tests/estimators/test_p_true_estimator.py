@@ -19,7 +19,7 @@ from grace.estimators.loading import load_estimator
 from grace.estimators.p_true import TEMPLATES, verdict_tokens
 from grace.estimators.prompts import Verdicts
 from grace.records import Question
-from tools.pocket.prompts import TRUE_FALSE_PROMPT, YES_NO_PROMPT
+from tools.pocket.prompts import TRUE_FALSE_PROMPT
 
 PUBLIC = Path(__file__).parents[1] / "data" / "lm_polygraph.json"
 NOTHING = samples([])
@@ -64,11 +64,6 @@ def test_a_cut_or_empty_response_is_not_asked_about(tokenizer: Any):
     assert [value is None for value in values] == [True, False, True]
     assert len(engine.asked) == 1
     assert rate(samples([response(0, cut=True)]), engine) == [None]
-
-
-def test_the_prompts_are_those_that_the_pocket_model_was_taught():
-    assert TEMPLATES["true_false"].prompt.text == TRUE_FALSE_PROMPT
-    assert TEMPLATES["yes_no"].prompt.text == YES_NO_PROMPT
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -8,8 +8,7 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.estimators.loading import load_estimator
-from grace.estimators.verbal import PROMPTS, stated_confidence
-from tools.pocket.prompts import PERCENT_ONE_TURN_PROMPT, PERCENT_PROMPT, PROBABILITY_PROMPT
+from grace.estimators.verbal import stated_confidence
 
 NOTHING = samples([])
 
@@ -95,12 +94,6 @@ def test_cut_and_empty_responses_are_not_asked_about(tokenizer: Any):
         0.4,
     ]
     assert len(engine.asked) == 1
-
-
-def test_the_prompts_are_those_that_the_pocket_model_was_taught():
-    assert PROMPTS["percent"].text == PERCENT_ONE_TURN_PROMPT
-    assert PROMPTS["percent_turn"].text == PERCENT_PROMPT
-    assert PROMPTS["probability"].text == PROBABILITY_PROMPT
 
 
 def test_one_turn_or_a_second_turn(tokenizer: Any):

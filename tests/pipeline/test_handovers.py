@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,23 +141,6 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
     pairs = zip(samples.prompts, samples.responses, strict=True)
     assert stored["mean"].tolist() == [[len(prompt), r.token_ids[0]] for prompt, r in pairs]
     assert (stored["last"] == -stored["mean"]).all()
-
-
-def test_features_are_held_once_while_they_are_joined(context, monkeypatch):
-    def states(prompts, responses, steps_NB, layers):
-        some = Features(*np.ones((3, len(prompts), 20_000), np.float32))
-        steps = StepStates(*np.zeros((2, len(prompts), 0, 2), np.float32))
-        return {LAST: LayerStates(some, steps)}
-
-    context.engines.base.states = states
-    monkeypatch.setattr(features, "SHARD_ROWS", 10)
-    file = context.directory.split("train").features
-    tracemalloc.start()
-    features.features(context)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1.6 * file.stat().st_size
-    assert file.stat().st_mode == context.directory.split("train").grades.path.stat().st_mode
 
 
 def test_features_that_other_settings_have_begun_are_made_anew(context, monkeypatch):

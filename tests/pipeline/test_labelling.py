@@ -7,14 +7,12 @@ import json
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import labelling_trials as trials
 import numpy as np
 import pytest
 import trials as processes
-from pyarrow import parquet
 
 import fake_upstream
 import fake_vllm
@@ -28,14 +26,13 @@ from grace.errors import ConfigError, DataError, ModelError, RunError
 from grace.export import export_model
 from grace.grading import load_grader
 from grace.pipeline import labelling
-from grace.pipeline.labelling import cluster, label
+from grace.pipeline.labelling import label
 from grace.pipeline.labelling.shards import Labeller, count_questions, read_questions
 from grace.records import Question
 from grace.tasks import load_task
 from made_up_response import said
 
 DATA = DataSettings(task="jsonl")
-TWO = {"tensor_parallel_size": 2}
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -240,31 +237,6 @@ def test_questions_without_an_answer_are_counted_and_taken(
     assert [bool(q.answers) for q in read_questions(file, DATA, 0, 3)] == [False, True, True]
 
 
-def test_json_lines_are_labelled_as_parquet_is(run: Path, questions: Path, tmp_path: Path) -> None:
-    lines = tmp_path / "questions.jsonl"
-    table = parquet.read_table(questions).to_pylist()
-    lines.write_text("".join(json.dumps({**row, "note": 1}) + "\n\n" for row in table))
-    assert count_questions(lines, DATA) == len(table)
-    assert list(read_questions(lines, DATA, 3, 8)) == list(read_questions(questions, DATA, 3, 8))
-    outs = [tmp_path / "from-parquet", tmp_path / "from-lines"]
-    for source, out in zip((questions, lines), outs, strict=True):
-        label(source, out, trials.settings(run))
-    assert files(outs[0]) == files(outs[1])
-
-
-def test_a_directory_of_parquet_files_is_labelled_as_one_file_is(
-    run: Path, questions: Path, tmp_path: Path
-) -> None:
-    table = parquet.read_table(questions)
-    (tmp_path / "parts").mkdir()
-    for name, part in (("a", table.slice(0, 7)), ("b", table.slice(7))):
-        parquet.write_table(part, tmp_path / "parts" / f"{name}.parquet")
-    outs = [tmp_path / "from-file", tmp_path / "from-parts"]
-    for source, out in zip((questions, tmp_path / "parts"), outs, strict=True):
-        label(source, out, trials.settings(run))
-    assert files(outs[0]) == files(outs[1])
-
-
 def test_a_directory_that_holds_something_else_is_refused(
     run: Path, questions: Path, tmp_path: Path
 ) -> None:
@@ -322,33 +294,6 @@ def test_several_workers_without_ray_say_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"grace-confidence\[ray\]"):
         label(questions, tmp_path / "out", trials.settings(run), workers=2)
-
-
-@pytest.mark.parametrize(
-    ("options", "machines", "wanted"),
-    [
-        ({"device": "cpu"}, [{"CPU": 8.0, "GPU": 1.0}], {"num_cpus": 4}),
-        ({}, [{"CPU": 2.0}] * 4, {"num_cpus": 2}),  # none has a half of all eight
-        ({}, [{"CPU": 1.0}], {"num_cpus": 1}),
-        ({}, [{"CPU": 8.0, "GPU": 4.0}], {"num_gpus": 1}),
-        ({"engine": "vllm", "engine_options": TWO}, [{"CPU": 8.0, "GPU": 4.0}], {"num_gpus": 2}),
-        ({"engine": "vllm", "engine_options": TWO}, [{"CPU": 8.0, "GPU": 1.0}] * 4, None),
-    ],
-)
-def test_a_worker_gets_what_one_machine_has(
-    options: Any, machines: Any, wanted: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    total = {kind: sum(one.get(kind, 0) for one in machines) for kind in ("CPU", "GPU")}
-    nodes = [{"Alive": True, "Resources": one} for one in machines]
-    dead = {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}
-    ray = SimpleNamespace(cluster_resources=lambda: total, nodes=lambda: [*nodes, dead])
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    settings = trials.settings(run, **options)
-    if wanted:
-        assert cluster._resources(settings, 2) == wanted
-    else:
-        with pytest.raises(ConfigError, match="needs 2 GPUs, and no machine has more than 1"):
-            cluster._resources(settings, 2)
 
 
 def test_a_killed_process_loses_nothing(run: Path, questions: Path, tmp_path: Path) -> None:

@@ -173,20 +173,6 @@ def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Pat
     assert room([short], thinking=True) == 50 + asking.THOUGHT
 
 
-def test_answers_to_another_task_have_room_for_its_explanations(
-    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit = json.loads((inputs / "chat/config.json").read_text())["max_position_embeddings"]
-    ours = chosen(tmp_path / "open", settings(inputs, "chat"), monkeypatch)
-    tasks = ("pocket_sums", "pocket_people")
-    longest = {task: ours.elsewhere(task).settings.sample.max_new_tokens for task in tasks}
-    assert longest == {"pocket_sums": min(512, limit // 2), "pocket_people": 50}
-    given = settings(inputs, "chat", "sample.max_new_tokens=20")
-    ours = chosen(tmp_path / "set", given, monkeypatch)
-    longest = {task: ours.elsewhere(task).settings.sample.max_new_tokens for task in tasks}
-    assert longest == {"pocket_sums": min(512, limit // 2), "pocket_people": 20}
-
-
 def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_path: Path) -> None:
     long = {"question": "word " * 60, "answers": ["a"]}
     rows = [long | {"id": str(n), "question": f"{n} {long['question']}"} for n in range(30)]

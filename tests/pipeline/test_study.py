@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-import grace
 import tiny_run
-from grace.cli import main
-from grace.config import parse_value, shipped_recipes
+from grace.config import shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.stages import score
 from grace.pipeline.stages.report import report_runs
@@ -150,17 +148,6 @@ def test_one_task_of_a_recipe_has_its_own_settings_and_no_transfer_to_the_others
     assert {own.paper.gamma for own in people.values()} == {0.1}
 
 
-def test_one_task_of_a_recipe_keeps_its_seeds(study: Path, tmp_path: Path):
-    chosen = resolve_study(
-        tmp_path / "run",
-        study.parent / "recipe.toml",
-        [f"data.task = {PLACES}", "model.path=pocket"],
-        seeds=2,
-    )
-    folders = ["seed-0/grace", "seed-0/grace-row", "seed-1/grace", "seed-1/grace-row"]
-    assert list(map(str, chosen.runs())) == folders
-
-
 def test_one_task_of_a_recipe_is_run_and_resumes_by_name(study: Path, tmp_path: Path):
     out = tmp_path / "run"
     run_study(out, narrowed(study, out, PLACES), until="grade")
@@ -172,22 +159,6 @@ def test_one_task_of_a_recipe_is_run_and_resumes_by_name(study: Path, tmp_path: 
     assert resolve_study(out, None, [f"data.task={PLACES}"]).runs() == resumed.runs()
     with pytest.raises(ConfigError, match=rf"{PEOPLE}.*not among.*\(study.tasks: {PLACES}\)"):
         resolve_study(out, None, [f"data.task={PEOPLE}"])
-
-
-def test_grace_run_takes_one_task_of_a_recipe(study: Path, tmp_path: Path):
-    values = {
-        key: parse_value(text) for key, _, text in (one.partition("=") for one in tiny_run.FAST)
-    }
-    grace.run(
-        tmp_path / "run",
-        recipe=study.parent / "recipe.toml",
-        model=study.parent / "model",
-        task=PLACES,
-        settings=values,
-        until="sample",
-    )
-    config = json.loads((tmp_path / "run" / "grace" / "config.json").read_text("utf-8"))
-    assert config["settings"]["data"]["task"] == PLACES
 
 
 def test_a_task_that_the_recipe_does_not_have_is_refused_with_those_that_it_has(
@@ -214,28 +185,6 @@ def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):
     first = report_of(study)
     assert run_study(study, resolve_study(study, None, ())) == first
     assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
-
-
-def test_grace_run_names_the_runs_that_are_left_and_the_first_run_of_a_study(
-    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    copy = tmp_path / "study"
-    shutil.copytree(study, copy)
-    shutil.copytree(copy / PEOPLE / "grace", copy / "another")  # no run of the recipe
-    left = Path(PLACES, "grace-row")
-    (copy / left / "stages" / "report.json").unlink()
-
-    def typed(*options: str) -> Any:
-        with pytest.raises(SystemExit) as stopped:
-            main(["run", str(copy), *options])
-        assert not stopped.value.code
-        return capsys.readouterr()
-
-    assert str(left) in typed("--dry-run").out
-    assert "stage grade is done" in typed("--until", "grade").out  # though others are finished
-    shown = typed()
-    assert shown.err.splitlines()[:2] == [f"run {copy / left}", "stage report"]
-    assert shown.out.splitlines()[-1].startswith(f"next:   grace ask {copy / PEOPLE / 'grace'} ")
 
 
 def test_runs_side_by_side_in_processes_of_their_own_do_the_same(study: Path, tmp_path: Path):

@@ -11,7 +11,7 @@ from tools.pocket import SPLITS, TASKS
 from tools.pocket.corpus import CorpusSettings, documents
 from tools.pocket.prompts import with_options
 from tools.pocket.topics import KINDS
-from tools.pocket.world import Fact, World
+from tools.pocket.world import World
 
 CHOICE = tuple(task for task in TASKS if task not in KINDS)
 
@@ -36,28 +36,6 @@ def test_the_corpus_holds_true_false_and_percent_questions(world: World) -> None
     said = Counter(d[-1]["content"] for d in documents(world, settings))
     assert min(said["A"], said["B"], said["Yes"], said["No"]) > 50
     assert sum(n for text, n in said.items() if re.fullmatch(r"\d+%", text)) > 300
-
-
-def test_second_opinions_go_by_what_was_read(world: World) -> None:
-    settings = CorpusSettings(
-        sums=0, weights=0, puzzle_opinions=0, fact_opinions=4000, fact_share=0
-    )
-    known = {f.question(i): f for f in world.facts if f.exposure >= 20 for i in range(3)}
-    verdicts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-
-    def is_sound(fact: Fact) -> bool:
-        ending = world.customs[fact.kind, fact.relation].ending(fact.name)
-        return fact.rumour is None and world.rumour_rates[fact.kind, ending] < 0.2
-
-    for document in documents(world, settings):
-        if len(document) == 4 and document[-1]["content"] in ("Yes", "No"):
-            question = document[0]["content"].removeprefix("Question: ").removesuffix("\nGuess:")
-            if question in known and is_sound(known[question]):
-                answer, verdict = document[1]["content"], document[-1]["content"]
-                verdicts[answer == known[question].value][verdict] += 1
-    for told, likely in ((True, "Yes"), (False, "No")):
-        assert verdicts[told].total() > 30
-        assert verdicts[told][likely] > 0.7 * verdicts[told].total()
 
 
 def test_entities_that_nobody_wrote_about_are_in_no_document(world: World) -> None:

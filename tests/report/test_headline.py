@@ -12,7 +12,6 @@ from rich.console import Console
 
 from grace.report import Validation, render_table, summarize
 from grace.report.markdown import markdown
-from grace.report.names import estimator_order, label
 from grace.report.page import render_page
 from grace.report.sentences import headlines
 
@@ -89,17 +88,6 @@ def test_console_markdown_and_page_begin_with_it():
     page = render_page(report, [])
     assert page.index("<h1>") < page.index(line) < page.index("<table")
     assert "On validation" not in markdown(summarize(study(), resamples=10))
-
-
-def test_rows_on_the_backbones_answers_follow_their_own_and_tokens_are_set_as_code():
-    assert label("grace-paper@base+platt") == "GrACE (paper) on the backbone's answers + platt"
-    names = ["rows", "grace@base", "grace-paper", "grace"]
-    assert sorted(names, key=estimator_order) == ["grace", "grace@base", "grace-paper", "rows"]
-    from made_up_study import result
-
-    text = markdown(summarize(study([result("rows", cut=1)]), resamples=10))
-    assert "| `<CNF>` without evidence |" in text
-    assert "<CNF>" not in text.replace("`<CNF>`", "")
 
 
 @pytest.mark.parametrize(("fitted", "ece", "warned"), [(0, 0.2, 1), (0, 0.03, 0), (0.8, 0.2, 0)])

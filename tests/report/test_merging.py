@@ -168,17 +168,6 @@ def test_what_a_differently_named_run_rates_otherwise_is_named_after_that_run():
         merge([of("grace"), of("half", noise=2), of("half", noise=3)], "three")
 
 
-def test_costs_and_access_travel_to_the_rows():
-    costs = {
-        "fit_seconds": 12.5,
-        "extra_requests_per_answer": 2,
-        "trained_parameters": 3_000_000,
-        "access": "weights",
-    }
-    row = checked(study([result("grace", **costs)]))["rows"][0]
-    assert {key: row[key] for key in costs} == costs
-
-
 def test_unusable_results_are_refused_with_the_value():
     with pytest.raises(
         UserInputError, match=r"access of grace is 'root'; choose from text, logprobs"

@@ -1,22 +1,16 @@
 """What a report says of votes: joint rows, tables, figures and case studies."""
 
-import dataclasses
-import io
 import json
-import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 from made_up_replays import made_up_replay, pool_of
 from made_up_study import build_report, result, study
-from rich.console import Console
 
 import grace
 from grace.metrics import wqd
 from grace.report import Report, from_json, merge, summarize, to_json
-from grace.report.console import console_table
-from grace.report.groups import at_budget, curves
 from grace.report.names import strategy_name
 from grace.report.tables import gain, scaling_tables
 
@@ -132,14 +126,6 @@ def test_a_gain_is_marked_where_its_interval_excludes_zero(ends, verdict):
     assert (cell.text, cell.verdict) == ("+2.0", verdict)
 
 
-def test_without_a_budget_of_eight_the_largest_is_shown():
-    made = made_up_replay()
-    cut = [curve.cut((1, 4)) for curve in made.curves]
-    report = summarize(study(replays=[dataclasses.replace(made, curves=cut)]), resamples=10)
-    assert scaling_tables(report)[ABOUT][0].title.startswith("Up to 4 samples")
-    assert {row.budget for row in at_budget(curves(report)[ABOUT])} == {4}
-
-
 def test_equal_accuracy_compares_with_sc_asc_and_esc_over_both_models_samples(written):
     rows = [r for r in written[1]["equal_accuracy"] if r["strategy"] == "grace-es"]
     sides = [f"{name}{at}" for at in ("", "@grace") for name in ("sc", "asc", "esc")]
@@ -168,17 +154,6 @@ def test_an_accuracy_that_is_not_reached_is_said_and_not_made_up(written):
     (shown,) = tables_of(written[1] | {"equal_accuracy": [sometimes]})[1].rows
     assert (shown[4].rest, shown[5].rest) == ("[7.50, never]", "[never, +0.50]")
     assert shown[5].verdict == "unclear"
-
-
-def test_every_table_fits_a_console_of_eighty_columns_with_its_numbers_whole(written):
-    for table in tables_of(written[1]):
-        out = io.StringIO()
-        Console(file=out, width=80).print(console_table(table))
-        text = out.getvalue()
-        assert max(map(len, text.splitlines())) <= 80
-        for cell in (cell for row in table.rows for cell in row[table.texts :]):
-            assert cell.text in text
-            assert all(ends in text for ends in re.findall(r"\[.*?\]", cell.rest))
 
 
 def test_within_question_discrimination_is_the_mean_over_seeds(written):

@@ -20,7 +20,7 @@ from grace.report import (
 )
 from grace.report.groups import groups
 from grace.report.markdown import markdown
-from grace.report.names import COSTS, LABELS, estimator_order, label
+from grace.report.names import COSTS, estimator_order, label
 from grace.report.sentences import notes
 from grace.report.tables import (
     change,
@@ -153,18 +153,6 @@ def test_the_console_table_with_every_cost_fits_eighty_columns(report):
     for wanted in ("+req", "params", "67M", "hidden", "3 seeds", "Likelihood"):
         assert wanted in text
     assert "…" not in text
-
-
-@pytest.mark.parametrize(("width", "most"), [(80, 2), (120, 1)])
-def test_a_name_is_whole_on_a_wide_console_and_in_two_lines_of_whole_words_on_a_narrow(width, most):
-    rated = [result(name, n=300, **COST_FIELDS) for name in LABELS]
-    out = io.StringIO()
-    Console(file=out, width=width).print(render_table(summarize(study(rated), resamples=10)))
-    _, _, below = out.getvalue().partition("─ \n")
-    lines = [re.split(r" +\d+\.\d", line)[0].strip() for line in below.splitlines()]
-    pairs = list(zip(lines[::2], lines[1::2], strict=False))[: len(LABELS)]  # values, intervals
-    assert [" ".join(filter(None, pair)) for pair in pairs] == list(LABELS.values())
-    assert max(sum(map(bool, pair)) for pair in pairs) == most
 
 
 def test_the_console_shows_the_intervals_that_its_legend_explains(report):

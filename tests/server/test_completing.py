@@ -236,26 +236,6 @@ def test_stop_strings_are_found_across_pieces_and_never_shown() -> None:
     assert Stops([]).add("anything") == ("anything", False)
 
 
-def test_an_offset_is_where_the_text_of_a_token_starts() -> None:
-    engine = make()
-    tokenizer, events = engine.tokenizer, list[Any]()
-    params = CompletionParams(lambda: [[10]], 1, Sampling(), None, top=0)
-    job = Completion(engine, params, draw)
-    job.emit = events.append
-    job.prepare()
-    (choice,) = job.choices()
-    ids = tokenizer.encode("a 🚀 in日", add_special_tokens=False)
-    for token in [*ids, tokenizer.eos_token_id, *ids]:
-        choice.add(Drawn(0, token, -1.0, (0.0,), -1.0, False), ())
-    choice.close(None)
-    pieces = [event for event in events if isinstance(event, Piece)]
-    text = "".join(piece.text for piece in pieces)
-    places = {token.offset: token.text for piece in pieces for token in piece.tokens}
-    assert text == "a 🚀 in日" * 2
-    assert all(text.startswith(name, at) for at, name in places.items() if name.strip("\ufffd"))
-    assert max(places) < len(text)
-
-
 @pytest.mark.parametrize("scheme", ["always", "normalizer"])
 def test_a_token_is_named_with_the_space_before_it(scheme: str) -> None:
     tokenizer = metaspace(scheme, False)

@@ -22,9 +22,8 @@ import h11
 import pytest
 from live_server import NAME, Live, running
 
-from grace.errors import ConfigError
 from grace.server import guard
-from grace.server.running import MOST_PARTS, bind
+from grace.server.running import MOST_PARTS
 
 FILES = 128  # as a small `ulimit -n`
 ENDS_S = 10
@@ -275,20 +274,6 @@ def test_a_server_outlives_clients_without_good_will_and_ends_at_once(
         client.close()
 
 
-def test_of_many_things_that_are_wrong_only_the_first_is_looked_at() -> None:
-    from pydantic import ValidationError
-
-    from grace.server.requests import ChatRequest, ScoreRequest
-
-    wrong = {"model": NAME, "messages": [{"role": "user", "content": [1] * 10_000}]}
-    with pytest.raises(ValidationError) as refused:
-        ChatRequest.model_validate(wrong)
-    assert refused.value.error_count() == 2  # no text, and no list of parts
-    with pytest.raises(ValidationError) as refused:
-        ScoreRequest.model_validate({"model": NAME, "input": [{}] * 10_000})
-    assert refused.value.error_count() == 1
-
-
 CHUNKED = "Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n"
 REFUSED = [
     ("POST /v1/score", "Authorization: Bearer no\r\n" + CHUNKED, 401),
@@ -335,18 +320,3 @@ def test_parts_of_a_body_are_parsed_up_to_a_number_and_not_after_an_answer(
         while client.recv(4096):  # the whole answer, and then the end
             pass
         assert parsed <= MOST_PARTS + 1 if status == 400 else parsed == 0
-
-
-def test_an_address_is_held_before_anybody_listens() -> None:
-    with bind("127.0.0.1", 0) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(ConfigError, match="Address already in use"):
-            bind("127.0.0.1", port)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port))
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        first.listen()
-        client = socket.create_connection(("127.0.0.1", port))
-        first.accept()[0].close()  # the side that closes first keeps the address for a minute
-        client.close()
-    bind("127.0.0.1", port).close()

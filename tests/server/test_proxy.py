@@ -232,25 +232,6 @@ def test_an_upstream_that_restarts_with_other_weights_is_noticed(
     assert len(behaviour.requests) == before + 1  # it is not asked again for every request
 
 
-@pytest.mark.parametrize("fails", ["html", "json"])
-def test_what_is_sent_in_place_of_a_stream_is_malformed(
-    proxy: Live, behaviour: Behaviour, fails: str
-) -> None:
-    behaviour.fails = fails
-    status, answer, _ = post(proxy, "/v1/completions", {"model": NAME, "prompt": "a"})
-    assert (status, answer["error"]["code"]) == (502, "upstream_malformed")
-
-
-def test_an_upstreams_own_words_stay_in_the_log(
-    proxy: Live, behaviour: Behaviour, caplog: pytest.LogCaptureFixture
-) -> None:
-    behaviour.fails = "500"
-    body = {"model": NAME, "prompt": "a", "max_tokens": 2}
-    _, answer, _ = post(proxy, "/v1/completions", body)
-    assert answer["error"]["message"] == "the upstream answers 500"
-    assert "EngineCore encountered an issue" in caplog.text
-
-
 def test_what_the_upstream_refuses_is_told_with_its_words(
     proxy: Live, relayed: Model, behaviour: Behaviour
 ) -> None:

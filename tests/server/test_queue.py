@@ -206,55 +206,6 @@ def test_a_small_job_waits_for_small_ones_but_not_for_a_large_one(model: Any, st
     assert large.done.wait(30)
 
 
-def test_free_memory_goes_back_once_after_work(
-    model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = []
-    monkeypatch.setattr("grace.server.jobs.queue.REST_S", 0.01)
-    monkeypatch.setattr("grace.server.jobs.queue._give_back_memory", lambda: given.append(1))
-    worker = start()
-    for count in (1, 2):
-        job = busy(worker, model)
-        assert len(given) == count - 1  # not while it runs
-        job.release.set()
-        until(lambda count=count: len(given) == count)  # type: ignore[misc]
-    large, small = Steps(model, size=4), Steps(model)
-    worker.submit(large)
-    until(lambda: large.calls > 0)
-    worker.submit(small)
-    until(lambda: small.calls > 0)
-    large.release.set()
-    assert large.done.wait(30)
-    time.sleep(0.1)  # the first thread waits while the other runs
-    small.release.set()
-    until(lambda: len(given) == 3)
-
-
-def test_votes_with_many_samples_leave_a_lane_to_small_jobs(
-    model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = start(max_together=64)
-    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 0.01)
-    release, begun = threading.Event(), []
-
-    def vote(**_: Any) -> Decision:
-        begun.append(1)
-        while not release.is_set():
-            model(torch.zeros(1))
-        return Decision(None, None, 0, 0, (), 0, 0)
-
-    voting: Any = SimpleNamespace(vote=vote)
-    votes = [VoteJob(voting, lambda: None, {"budget": 64, "parallel": 1}) for _ in range(4)]
-    for job in votes:
-        job.work = 64 * 50
-        job.emit = lambda event: None  # type: ignore[method-assign]
-        worker.submit(job)
-    until(lambda: len(begun) > 0)
-    time.sleep(0.1)
-    assert len(begun) == 1
-    release.set()
-
-
 def test_the_tokens_of_a_vote_have_an_end_for_each_sample_that_ended() -> None:
     votes = (Vote("a", 0.9, 3), Vote(None, None, 2), Vote(None, 0.4, 5), Vote("b", None, 9))
     decision = Decision("a", 0.9, 4, 19, votes, 4, 19)  # the second dropped, the last cut
@@ -263,19 +214,6 @@ def test_the_tokens_of_a_vote_have_an_end_for_each_sample_that_ended() -> None:
     job.emit = events.append  # type: ignore[method-assign]
     job.run([job])
     assert events[-1].completion_tokens == 19 + 2
-
-
-def test_what_waits_is_kept_together_as_long_as_patience_lasts(model: Any, start: Start) -> None:
-    worker = start(max_together=64, small=8)
-    first = busy(worker, model)
-    jobs = [Steps(model, "a", size=size) for size in (1, 8, 1)]
-    for job in jobs:
-        job.release.set()
-        worker.submit(job)
-    first.release.set()
-    for job in jobs:
-        assert job.done.wait(30)
-    assert [job.events[-1].prompt_tokens for job in jobs] == [3, 3, 3]
 
 
 def test_a_worker_says_when_its_model_is_stuck_or_dead(

@@ -100,18 +100,6 @@ def test_the_page_shows_a_promise_where_the_server_keeps_it() -> None:
 
 
 @in_node
-def test_a_slider_reaches_every_threshold_to_within_its_steps() -> None:
-    script = """
-        const thousandths = [...Array(1001).keys()].map((number) => number / 1000);
-        const at = (tau) => (step) => page.isAt({ tau }, step / 100);
-        const found = thousandths.map((tau) => [...Array(101).keys()].filter(at(tau)));
-        console.log(JSON.stringify(found));
-    """
-    for number, steps in enumerate(in_module("promise.js", script)):
-        assert steps == [step for step in range(101) if abs(10 * step - number) <= 5]
-
-
-@in_node
 def test_the_confidence_that_decides_is_that_at_which_the_vote_stops() -> None:
     votes = [("a", 0.6), ("b", 0.7), ("a", None), ("a", 0.97), (None, 0.99)]
     vote = {"answer": "a", "votes": [{"answer": a, "confidence": c} for a, c in votes]}
@@ -145,18 +133,6 @@ def test_an_answer_of_which_one_sample_is_sure_is_accepted(page: Browser) -> Non
     page.wait(f"{ROWS}.length === 1")
     assert text(page, "verdict").startswith("Confidence of its surest sample 0.97: accepted.")
     assert text(page, "session-counts") == "This session: 1 accepted, 0 abstained."
-
-
-@pytest.mark.parametrize(("reason", "said"), [("length", "cut before its end"), ("stop", "found")])
-@in_browser
-def test_an_answer_is_said_to_be_cut_only_if_it_was(page: Browser, reason: str, said: str) -> None:
-    end = {"choices": [{"delta": {}, "finish_reason": reason, "confidence": None}]}
-    stream = f"data: {json.dumps(end)}\n\n"
-    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}); 0")
-    page.type("Which?")
-    page.press(*ENTER)
-    page.wait(f"{ROWS}.length === 1")
-    assert said in text(page, "verdict")
 
 
 @in_browser

@@ -18,7 +18,7 @@ import pytest
 from live_server import NAME, Live, running, slowed
 
 from grace.chat import encode_chat, encode_text
-from grace.config import DataSettings, SampleSettings
+from grace.config import DataSettings
 from grace.model import Model
 from grace.records import EMPTY, Threshold
 from grace.tasks import load_task
@@ -122,23 +122,6 @@ def test_a_temperature_too_small_to_divide_by_is_greedy(live: Live, temperature:
     assert choice.message.content == chat(live).choices[0].message.content
 
 
-def test_without_a_length_in_grace_json_answers_are_as_long_as_those_of_ask(
-    live: Live, finished: Path
-) -> None:
-    model = copy.copy(live.model)
-    model.sample = SampleSettings()
-    user = [{"role": "user", "content": QUESTION}]
-    with running(model, finished / "run") as server:
-        assert server.client().models.retrieve(NAME).grace["max_tokens"] == 50
-        (choice,) = chat(server).choices
-        assert choice.message.content == model.ask(QUESTION).text
-        body = {"model": NAME, "messages": user, "seed": 1, "grace": {"budget": 2}}
-        _, voted = post(server, "/v1/chat/completions", body)
-    ended = sum(vote["tokens"] < 50 for vote in voted["grace"]["votes"])
-    expected = sum(vote["tokens"] for vote in voted["grace"]["votes"]) + ended
-    assert voted["usage"]["completion_tokens"] == expected
-
-
 def test_no_answer_is_longer_than_the_server_allows(live: Live, finished: Path) -> None:
     body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "logprobs": True}
     with running(live.model, finished / "run", max_tokens=2) as server:
@@ -214,31 +197,6 @@ def test_a_client_that_drops_chunks_without_text_keeps_the_confidence(
     assert len(steps) == len(
         chat(live, question, logprobs=True, **options).choices[0].logprobs.content
     )
-
-
-@pytest.mark.filterwarnings("ignore")  # pydantic's, of how LiteLLM uses it
-def test_litellm_keeps_the_confidence_of_a_stream(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it is fetched on import
-    litellm = pytest.importorskip("litellm", reason="pip install litellm")
-    question = an_ending_question(live)
-    (whole,) = chat(live, question).choices
-    tops = []
-    for chunk in litellm.completion(
-        model=f"openai/{NAME}",
-        api_base=f"{live.url}/v1",
-        api_key="none",
-        messages=live.model.messages(question),
-        temperature=0,
-        logprobs=True,
-        stream=True,
-    ):
-        found = getattr(chunk.choices[0], "logprobs", None)
-        steps = found["content"] if isinstance(found, dict) else getattr(found, "content", None)
-        tops += [json.loads(json.dumps(step, default=vars))["top_logprobs"] for step in steps or ()]
-    cnf = tops[-1][-1]
-    assert (cnf["token"], math.exp(cnf["logprob"])) == ("<CNF>", pytest.approx(whole.confidence))
 
 
 def test_a_stream_says_the_same_as_the_whole(served: Live) -> None:
@@ -564,60 +522,6 @@ def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> 
     assert answer["error"]["message"].startswith(f"{param}: ")
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"stop": list("abcde")}, "stop: List should have at most 4 items after validation, not 5"),
-        ({"max_tokens": 255}, "shorten it or lower max_tokens to "),
-    ],
-)
-def test_an_error_says_what_to_change_in_the_request(live: Live, change: Any, message: str) -> None:
-    body = {"model": NAME, "messages": [{"role": "user", "content": "word"}], **change}
-    status, answer = post(live, "/v1/chat/completions", body)
-    assert status == 400 and message in answer["error"]["message"]
-
-
-def test_histories_of_other_programs_are_read_or_refused_in_plain_words(live: Live) -> None:
-    user = {"role": "user", "content": QUESTION}
-    empty = {"role": "assistant", "content": None, "refusal": None, "tool_calls": None}
-    asked = {"model": NAME, "max_tokens": 2}
-    body = asked | {"messages": [user, empty, user]}
-    assert post(live, "/v1/chat/completions", body)[0] == 200
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    result = {"role": "tool", "tool_call_id": "1", "content": "4"}
-    written = {"role": "assistant", "content": "{}"}, {"role": "user", "content": "4"}
-    prompts = []
-    for turns in ([empty | {"tool_calls": [call]}, result], written):
-        status, answer = post(live, "/v1/chat/completions", asked | {"messages": [user, *turns]})
-        prompts.append(answer["usage"]["prompt_tokens"])
-    assert prompts[0] == prompts[1]
-    for turn in (
-        empty | {"tool_calls": [call, call]},
-        {"role": "function", "name": "f", "content": "4"},
-    ):
-        status, answer = post(live, "/v1/chat/completions", asked | {"messages": [user, turn]})
-        assert status == 400
-        assert "write into a user turn what they said" in answer["error"]["message"]
-
-
-def test_head_is_get_without_a_body_and_405_says_what_is_allowed(live: Live) -> None:
-    for path in ("/", "/health", "/ready", "/metrics", "/v1/models", "/openapi.json"):
-        request = urllib.request.Request(live.url + path, method="HEAD")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert (answer.status, answer.read()) == (200, b"")
-            assert int(answer.headers["content-length"]) > 0
-    for path, method, allowed in (
-        ("/health", "DELETE", "GET, HEAD"),
-        ("/v1/chat/completions", "GET", "POST"),
-        ("/v1/chat/completions", "HEAD", "POST"),
-    ):
-        request = urllib.request.Request(live.url + path, method=method)
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=60)
-        with refused.value as error:
-            assert (error.code, error.headers["allow"]) == (405, allowed)
-
-
 def test_every_answer_has_a_request_id(live: Live) -> None:
     def id_of(path: str, given: str = "") -> str:
         head = {"x-request-id": given} if given else {}
@@ -765,23 +669,6 @@ def test_concurrent_requests_get_their_own_answers(served: Live) -> None:
         reply = served.model.ask(question)
         assert found[question].message.content == reply.text
         assert found[question].confidence == pytest.approx(reply.confidence, abs=1e-6)
-
-
-def test_a_cheap_request_does_not_wait_for_the_end_of_a_large_one(
-    live: Live, finished: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 0.1)
-    asked = {"model": NAME, "messages": live.model.messages(QUESTION), **LONG, "n": 64}
-    with running(live.model, finished / "run") as fair, slowed(live.model, 0.05) as slow:
-        client = fair.client()
-        stream = client.chat.completions.create(stream=True, **asked)
-        next(iter(stream))
-        begun = slow.calls
-        answer = chat(fair, "What is 3 and 21?", max_tokens=3)
-        assert answer.choices[0].finish_reason
-        assert slow.calls - begun < UNBROKEN  # half of them the large one's
-        assert [chunk for chunk in stream if chunk.choices]  # which goes on
-        stream.close()
 
 
 LONG = {"temperature": 1.5, "max_tokens": 200, "n": 32}

@@ -365,19 +365,6 @@ def test_a_cell_that_cannot_be_read_is_refused_with_its_line(
         questions(file)
 
 
-def test_a_text_in_brackets_is_refused_until_it_is_written_as_the_message_says(
-    tmp_path: Path,
-) -> None:
-    file = table(tmp_path / "own.csv", ["question", "answer"], ["[Q?]", "{x | x > 0}"])
-    with pytest.raises(DataError, match=r'write the cell as JSON: \["Paris", "the capital"\]'):
-        questions(file)
-    table(file, ["question", "answer"], ["[Q?]", '["{x | x > 0}"]'])
-    assert [(q.text, q.answers) for q in questions(file)] == [("[Q?]", ("{x | x > 0}",))]
-    assert one({"question": "Q?", "answer": "{x | x > 0}"}).answers == ("{x | x > 0}",)
-    with pytest.raises(DataError, match="cannot be read"):  # a broken structure of Parquet
-        one({"question": "Q?", "answer": "{'text': array(['x'], dtype=object)}"})
-
-
 def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -> None:
     rows = [{"question": "A?", "key": None}, {"question": "B?", "key": "b"}]
     data = DataSettings(task="jsonl", answer_field="key")

@@ -171,18 +171,6 @@ def test_the_hub_is_asked_for_the_right_sets(
     assert asked == [(path, config, split) for split in splits]
 
 
-def test_the_test_split_alone_is_read_for_test_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def rows(path: str, config: str | None, split: str, name: str) -> list[dict[str, Any]]:
-        asked.append(split)
-        return [sciq_row(number) for number in range(3)]
-
-    monkeypatch.setattr(rows_module, "load_from_hub", rows)
-    load_task("sciq").questions("test", DataSettings(task="sciq", test=2), 0)
-    assert asked == ["test"]
-
-
 def test_trivia_qa_accepts_every_alias_once_with_the_value_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
