@@ -141,9 +141,10 @@ def brier(*cells: str) -> list[str]:
         shown = (_best(by[one]["brier"]) if one in by else "-" for one in BRIER)
         seeds = len(by["grace"]["seeds"])
         where = f"{BACKBONES.get(backbone, backbone)}, {cell.split('/')[1]}"
-        rows.append([where, str(seeds), *shown, _percent(accuracy * (1 - accuracy))])
-    heads = [f"**{label(BRIER[0])}**", *map(label, BRIER[1:]), "accuracy alone"]
-    return _table(["backbone, questions", "seeds", *heads], rows)
+        right, constant = _percent(accuracy), _percent(accuracy * (1 - accuracy))
+        rows.append([where, str(seeds), right, *shown, constant])
+    heads = [f"**{label(BRIER[0])}**", "Linear probe", *map(label, BRIER[2:]), "constant"]
+    return _table(["backbone, questions", "seeds", "right answers, %", *heads], rows)
 
 
 def differences(name: str, task: str, train_task: str = "") -> list[str]:

@@ -32,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    epilog="Start with: [bold]grace demo[/bold] - a model learns how sure it is, in minutes.",
+    epilog="New here? Run [bold]grace demo[/bold].",
 )
 
 

@@ -35,9 +35,7 @@ Set = Annotated[
 ]
 Base = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR", help="Directory of the base model, if it has moved since the training."
-    ),
+    typer.Option(metavar="DIR", help="Directory of the base model, if it has moved since the fit."),
 ]
 Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda or cuda:N.")]
 RunDevice = Annotated[

@@ -1,4 +1,4 @@
-"""Heads that are ready: a confidence for a model that the package knows by its weights.
+"""Ready-made heads: a confidence for a model that the package knows by its weights.
 
 Each folder of `grace/heads` is an adapter that `bench/heads.py` fitted, without the tokenizer: the
 rows, grace.json (whose entry `ready` names the file of weights, the sources and their licences, and

@@ -1,4 +1,4 @@
-"""Recalibration: three numbers adjust a trained confidence to other questions.
+"""Recalibration: three numbers adjust a fitted confidence to other questions.
 
 On questions unlike those of training, c may be too high or too low, and the hidden states may
 predict less well than the log-probabilities, or not at all. So each of these two parts of c's

@@ -42,7 +42,9 @@ def cascade(
     ],
     large: Annotated[
         Path,
-        typer.Argument(metavar="LARGE", help="Graded answers of the large model to the same."),
+        typer.Argument(
+            metavar="LARGE", help="Graded answers of the large model to the same questions."
+        ),
     ],
     target_accuracy: Annotated[
         float | None,
@@ -56,7 +58,7 @@ def cascade(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what it gives to ask a large model where a small one is not sure.
+    """Measure the gain from sending unsure questions to a larger model.
 
     The exit code is 1 if no threshold can guarantee the target accuracy.
     """

@@ -16,11 +16,11 @@ TITLES = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC"}
 
 EXAMPLES = (
     examples(
-        "grace recalibrate runs/qwen labelled adapted",
-        "grace label others.jsonl labelled --model runs/qwen",
+        "grace label others.jsonl labelled --model runs/mine",
+        "grace recalibrate runs/mine labelled adapted",
     )
-    + "\n\nThe second command makes the file that the first one reads: it lets the model answer the"
-    " other questions, and grades the answers. Graded answers from `grace score` will do as well."
+    + "\n\nThe first command lets the model answer the questions and grades the answers; the second"
+    " fits to them. Graded answers from `grace score` will do as well."
 )
 
 
@@ -35,7 +35,7 @@ def recalibrate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Adapter directory to write.")],
     as_json: Json = False,
 ) -> None:
-    """Adapt a trained confidence to other questions, from about a hundred graded answers.
+    """Adapt a fitted confidence to other questions, from about a hundred graded answers.
 
     Three numbers are fitted: a weight for the hidden states, one for the
     log-probabilities, and an offset. The model and its answers stay the same. OUT

@@ -89,7 +89,7 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Do a run for each of this many seeds, in RUN/seed-N, with a common report.",
+            help="Run with N seeds, each in RUN/seed-N, and write a joint report.",
         ),
     ] = None,
     settings: Set = None,
@@ -103,7 +103,7 @@ def run(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="STAGE", help="Stop after this stage, one of those of --redo."),
+        typer.Option(metavar="STAGE", help="Stop after this stage (the same names as for --redo)."),
     ] = None,
     jobs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Number of runs (tasks, seeds) to do at a time.")

@@ -230,7 +230,7 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Export a trained model for Transformers, vLLM or llama.cpp."""
+    """Export a fitted model for Transformers, vLLM or llama.cpp."""
     from grace.export import export_model
     from grace.model.loading import adapter_folder, backbone
     from grace.model.ready import ready_head
