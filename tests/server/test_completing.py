@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tiny_models
-from grace.chat.detokenizer import Words
+from grace.chat.detokenizer import Detokenizer
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local.draws import Part
@@ -214,11 +214,11 @@ def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
 def test_text_that_arrives_by_tokens_is_the_text(text: str) -> None:
     tokenizer = tiny_models.tokenizer()
     ids = tokenizer.encode(text, add_special_tokens=False)
-    words = Words(tokenizer)
+    words = Detokenizer(tokenizer)
     pieces = [words.add(token) for token in ids]
     assert "".join(pieces) + words.rest() == tokenizer.decode(ids)
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
-    torn = Words(tokenizer)
+    torn = Detokenizer(tokenizer)
     shown = "".join(torn.add(token) for token in ids[:-1]) + torn.rest()
     assert shown == tokenizer.decode(ids[:-1])
 

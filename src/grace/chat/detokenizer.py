@@ -8,7 +8,7 @@ from typing import Any
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from part of a character
 
 
-class Words:
+class Detokenizer:
     """Decodes tokens as they arrive, and holds back a character until all of its bytes are there.
 
     A token's text can depend on the tokens before it (white space, bytes of one character), so each
@@ -43,6 +43,6 @@ class Words:
 
 def pieces(tokenizer: Any, ids: Iterable[int]) -> tuple[str, ...]:
     """Return the text that each token adds; joined, they are the text of all tokens."""
-    words = Words(tokenizer)
-    texts = [words.add(token) for token in ids]
-    return (*texts[:-1], texts[-1] + words.rest()) if texts else ()
+    detokenizer = Detokenizer(tokenizer)
+    texts = [detokenizer.add(token) for token in ids]
+    return (*texts[:-1], texts[-1] + detokenizer.rest()) if texts else ()

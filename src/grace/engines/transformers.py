@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, free_memory, group, out_of_memory
-from grace.engines.local.drawing import Drawing, Stream
+from grace.engines.local.drawing import ContinuousBatch, Stream
 from grace.engines.local.draws import Part
 from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
@@ -118,7 +118,7 @@ class TransformersEngine(LocalScorer):
             asked = list(left)
             room = partial(self.room, most=most, free=free_memory(self.device))
             part = Part([prompts[i] for i in asked], sampling, [keys[i] for i in asked])
-            drawing = Drawing(self, [part], room)
+            drawing = ContinuousBatch(self, [part], room)
             running = drawing.finished()
             while found := attempt(partial(next, running, ())):
                 (row, generation) = found
@@ -139,11 +139,11 @@ class TransformersEngine(LocalScorer):
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return Stream(self, prompt, sampling, key)
 
-    def draw(self, parts: Sequence[Part]) -> Drawing:
-        """Return the samples of a batch to iterate over token by token (see `Drawing`)."""
+    def draw(self, parts: Sequence[Part]) -> ContinuousBatch:
+        """Return the samples of a batch to iterate over token by token (see `ContinuousBatch`)."""
         for part in parts:
             check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
-        return Drawing(self, parts)
+        return ContinuousBatch(self, parts)
 
 
 ENGINE = TransformersEngine

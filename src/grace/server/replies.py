@@ -16,7 +16,7 @@ from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error
 from grace.server.jobs.backends import Voted
 from grace.server.jobs.completion import Ended, Piece, Token
-from grace.server.jobs.line import ClientGone
+from grace.server.jobs.pending import ClientGone
 from grace.server.jobs.queue import Finished
 
 OTHER = "another model has answered, whose confidence is not known"

@@ -26,7 +26,7 @@ from grace.engines.structured import Allowed
 from grace.records import Response
 
 
-class Drawing:
+class ContinuousBatch:
     """The samples of some prompts while they are drawn; iterate once, by step or by response.
 
     The rows of one part follow those of the other. Row `i * num_samples + s` of a part is sample s
@@ -214,11 +214,11 @@ class Stream:
             f"samples of a prompt of {len(self._prompt)} tokens in flight; use fewer (--parallel), "
             "or"
         )
-        drawing = Drawing(self._engine, [part], read=self._prefill, remedy=remedy)
+        drawing = ContinuousBatch(self._engine, [part], read=self._prefill, remedy=remedy)
         for row, generation in self._finished(drawing, len(numbers)):
             yield numbers[row], generation
 
-    def _finished(self, drawing: Drawing, count: int) -> Iterator[tuple[int, Response]]:
+    def _finished(self, drawing: ContinuousBatch, count: int) -> Iterator[tuple[int, Response]]:
         """Yield (row, response) as each ends or is dropped; those that are cut come last."""
         watches = [Watch(self._engine.evidence, self._sampling.drop) for _ in range(count)]
         waiting = set(range(count))

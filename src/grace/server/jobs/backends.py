@@ -30,7 +30,7 @@ from grace.server.jobs.queue import Cancelled, Finished, Job, Queue
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from grace.engines.local.drawing import Drawing
+    from grace.engines.local.drawing import ContinuousBatch
     from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
@@ -117,7 +117,7 @@ def draw(jobs: Sequence[Completion]) -> None:
         _rate(engine, choice)
 
 
-def _most_probable(engine: Any, drawing: Drawing, row: int, count: int | None) -> Top:
+def _most_probable(engine: Any, drawing: ContinuousBatch, row: int, count: int | None) -> Top:
     best = drawing.most_probable(row, count) if count else []
     return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in best)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from grace.chat import encode_text
-from grace.chat.detokenizer import Words
+from grace.chat.detokenizer import Detokenizer
 from grace.cnf import CNF_TOKEN
 from grace.engines import ModelEngine, Sampling
 from grace.engines.base import check_contexts
@@ -177,7 +177,7 @@ class Choice:
         self.allowed = None if job.allowed is None else job.allowed.begin()
         self._written: list[int] = []
         self._job, self._number, self._engine = job, number, job.engine
-        self._words, self._stops = Words(job.engine.tokenizer), Stops(job.params.stop)
+        self._detokenizer, self._stops = Detokenizer(job.engine.tokenizer), Stops(job.params.stop)
         self._lists_c = job.engine.readout is not None and job.engine.readout.cnf is not None
         self._tokens_drawn = 0
         self._running = Running(job.engine.evidence)
@@ -216,7 +216,7 @@ class Choice:
         so_far = None if self._job.rates_later else self._running.so_far()
         self._running.add(drawn.logprob)
         tokens = self._tokens(drawn, top, so_far)
-        shown = self._read(self._words.add(drawn.token))
+        shown = self._read(self._detokenizer.add(drawn.token))
         evidence = self._engine.evidence
         traced = evidence is not None and evidence.trace is not None
         self._show(shown.text, tokens, so_far if traced else None)
@@ -230,7 +230,7 @@ class Choice:
         """End the choice where the model ended it, or at its maximum length."""
         if self._over or self.to_rate is not None:
             return
-        shown = self._read(self._words.rest(), last=True)
+        shown = self._read(self._detokenizer.rest(), last=True)
         if shown.stopped:
             self._show(shown.text)
             self._cut()

@@ -119,7 +119,7 @@ class Queue:
         self._small = small
         self._changed = threading.Condition()
         self._closed = False
-        self._turns = None if model is None else Turns()
+        self._model_lock = None if model is None else FairLock()
         self._rested = True  # since the last work
         self._running: dict[int, bool] = {}  # by thread that runs a batch: whether all are small
         self._stepped = time.monotonic()
@@ -177,7 +177,7 @@ class Queue:
         while jobs := self._take(number):
             try:
                 share = SHARE if self._running[number] else 1
-                with self._turns(share) if self._turns else contextlib.nullcontext():
+                with self._model_lock(share) if self._model_lock else contextlib.nullcontext():
                     self._stepped = time.monotonic()
                     self._run(jobs)
             finally:
@@ -261,10 +261,10 @@ class Queue:
     @contextlib.contextmanager
     def _between_steps(self, jobs: Sequence[Job]) -> Iterator[None]:
         """Before each forward pass let other threads go first; stop if all jobs are cancelled."""
-        if self._turns is None:
+        if self._model_lock is None:
             yield
             return
-        thread, turns = threading.get_ident(), self._turns
+        thread, lock = threading.get_ident(), self._model_lock
 
         def check(*_: Any) -> None:
             if threading.get_ident() != thread:
@@ -272,7 +272,7 @@ class Queue:
             self._stepped = time.monotonic()
             if all(job.cancelled.is_set() for job in jobs):
                 raise Cancelled
-            turns.pass_on()
+            lock.pass_on()
 
         hook = self._model.register_forward_pre_hook(check)
         try:
@@ -294,7 +294,7 @@ def _let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-class Turns:
+class FairLock:
     """A lock for one pass at a time; of those who wait, the one with the least time is next.
 
     The time of a holder counts less the larger its share is. A newcomer is owed no time.

@@ -21,7 +21,7 @@ class ClientGone(Exception):
     """The client has closed the connection."""
 
 
-class Line:
+class Pending:
     """All requests that wait for an answer.
 
     Jobs are prepared on threads of their own, so that text is tokenised while the model computes;
