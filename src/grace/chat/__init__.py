@@ -74,7 +74,10 @@ def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     if is_text(messages) or not has_chat_template(tokenizer):
         return encode_prompt(tokenizer, _without_template(messages))
     messages, rendered = _render_any(tokenizer, messages)
-    marked = _with_placeholders(messages)
+    marked = [
+        Message(role=message["role"], content=f"{PLACEHOLDER}{i}{PLACEHOLDER}")
+        for i, message in enumerate(messages)
+    ]
     skeleton = _render(tokenizer, marked)
     _refuse_dropping(tokenizer, marked, skeleton)
     if ids := _harmless(tokenizer, plain, messages, rendered, skeleton):
@@ -183,13 +186,6 @@ def _merge_system(messages: Sequence[Message]) -> Sequence[Message]:
         return messages
     content = messages[0]["content"] + "\n\n" + messages[1]["content"]
     return [Message(role=messages[1]["role"], content=content), *messages[2:]]
-
-
-def _with_placeholders(messages: Sequence[Message]) -> list[Message]:
-    return [
-        Message(role=message["role"], content=f"{PLACEHOLDER}{i}{PLACEHOLDER}")
-        for i, message in enumerate(messages)
-    ]
 
 
 def _refuse_dropping(tokenizer: Any, marked: Sequence[Message], skeleton: str) -> None:

@@ -198,7 +198,7 @@ class Service:
         request: Request,
         writer: Writer,
     ) -> Response:
-        _check_vote(body, options, budget)
+        _check_vote(body, budget)
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
         vote = dict(
             question=body.question,
@@ -283,7 +283,7 @@ class Service:
         return StreamingResponse(lines, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 
-def _check_vote(body: ChatRequest, options: GraceOptions, budget: int) -> None:
+def _check_vote(body: ChatRequest, budget: int) -> None:
     if budget > MAX_CHOICES:
         raise _refused("grace.budget", f"{budget} samples; ask for at most {MAX_CHOICES}")
     unsupported = {

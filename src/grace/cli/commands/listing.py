@@ -71,7 +71,7 @@ def columns(rows: Rows, width: int) -> Iterator[str]:
 def listing(what: str, path: Path) -> Rows:
     """Return the rows of one kind of thing."""
     kinds: dict[str, Callable[[], Rows]] = {
-        "runs": lambda: _runs(path),
+        "runs": lambda: [{"name": str(run), "about": _state(run)} for run in runs_in(path)],
         "heads": _heads,
         "tasks": lambda: _plugins("tasks"),
         "estimators": lambda: _plugins("estimators"),
@@ -86,10 +86,6 @@ def listing(what: str, path: Path) -> Rows:
         guess = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"cannot list {what!r}; {guess}choose from {', '.join(kinds)}")
     return kinds[what]()
-
-
-def _runs(path: Path) -> Rows:
-    return [{"name": str(run), "about": _state(run)} for run in runs_in(path)]
 
 
 def _state(run: Path) -> str:

@@ -123,7 +123,8 @@ def load_adapter(
             f"adapter {adapter} does not fit the base model ({first_line(error)}); "
             f"use its base model {manifest.get('base_model', '(not recorded)')}"
         ) from error
-    return model.merge_and_unload() if _is_float32(model) else model
+    exact = all(p.dtype == torch.float32 for p in model.parameters() if p.is_floating_point())
+    return model.merge_and_unload() if exact else model
 
 
 def check_peft(file: Path) -> None:
@@ -143,7 +144,3 @@ def check_peft(file: Path) -> None:
                     "search may never end; list the modules by name, or merge the adapter into "
                     "its model"
                 )
-
-
-def _is_float32(model: Any) -> bool:
-    return all(p.dtype == torch.float32 for p in model.parameters() if p.is_floating_point())

@@ -28,7 +28,7 @@ def grade(context: Context) -> None:
         grade_split(context, split)
         inputs += [split.questions.path, split.responses.path]
         outputs.append(split.grades.path)
-    _show(context, context.directory.split("train"))
+    _show(context.directory.split("train"))
     settings = {"grade": to_dict(context.settings.grade)}
     context.directory.finish("grade", settings, inputs, outputs)
 
@@ -45,7 +45,7 @@ def check_grader(context: Context) -> None:
             grader("", question)
 
 
-def _show(context: Context, split: Split) -> None:
+def _show(split: Split) -> None:
     """Show the first few right and wrong answers, so that a bad prompt or grader is noticed."""
     questions = {question.id: question for question in split.questions.read()}
     pairs = list(zip(split.responses.read(), split.grades.read(), strict=True))
