@@ -29,11 +29,7 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 class SavedTokenizer:
-    """The tokenizer in tokenizer.json, tokenizer_config.json and chat_template.jinja.
-
-    Attributes: `chat_template`, `backend_tokenizer`, and `bos_token_id`, `eos_token_id` and
-    `unk_token_id`, which are None if there is no such token.
-    """
+    """The tokenizer in tokenizer.json, tokenizer_config.json and chat_template.jinja."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer

@@ -40,18 +40,8 @@ OPTIONS = ("model", "api_key", "timeout_s", "retries", "max_in_flight")
 class OpenAIEngine(StepEngine):
     """Samples from a model on a server, and scores responses (see `StepEngine`).
 
-    Attributes besides: `served` (the server's description of the model) and `remote` (the same
-    model for coroutines; see `wait`).
-
-    Args:
-        url: the server's address, with or without `/v1`.
-        folder: the export, or the adapter that it was made from; its tokenizer and JSON files are
-            read.
-        model: the server's name of the model; None: the only one that it has.
-        needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
-        stop: texts that end a response, besides those that the model was trained with.
-        thinking: let a model without a grace.json reason before it answers (`grace.chat`).
-        options: further arguments of `Upstream`.
+    `url` is the server's address, `model` its name there, and `folder` the export or the adapter,
+    whose tokenizer and JSON files are read; `options` are those of `Upstream`.
     """
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"relay"})

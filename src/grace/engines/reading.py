@@ -61,11 +61,8 @@ class Drawn(NamedTuple):
 class Scored(NamedTuple):
     """A given response with its log-probabilities and the readings of c.
 
-    Attributes:
-        logprobs: log-probabilities of its tokens.
-        end_logprob: log-probability of its end, as it is drawn.
-        end: log-probability of its end, in a model without the tokens that are read.
-        readings: readings of c at each step in log-odds, those of the end step last.
+    `end_logprob` is that of its end as it is drawn, `end` that in a model without the tokens that
+    are read. `readings` are those at each step in log-odds, those of the end step last.
     """
 
     logprobs: Sequence[float]
@@ -76,13 +73,10 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The end tokens of a model, and how its confidence is read.
+    """The end tokens of a model (`eos`, besides `<CNF>`, the tokenizer's first), and how c is read.
 
-    Attributes:
-        readout: the tokens that are read; None: the model can be sampled, but has no confidence.
-        eos: ids that end a response besides `<CNF>`, the tokenizer's EOS first.
-        read_at: where c is read: `predict`, `feed`, or `prompt`, where `<CNF>` is never drawn.
-        evidence: how the response's own probabilities shift c, if at all.
+    Without a `readout` the model can be sampled, but has no confidence. Read at `prompt`, `<CNF>`
+    is never drawn.
     """
 
     readout: Readout | None

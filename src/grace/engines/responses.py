@@ -46,12 +46,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Response
 
 
 class Watch:
-    """Follows the confidence of one sample while it is written.
-
-    Args:
-        evidence: the model's evidence, with a trace.
-        drop: the confidence below which the sample is hopeless; 0: it never is.
-    """
+    """Follows c of one sample, which is hopeless once c falls below `drop`."""
 
     def __init__(self, evidence: Evidence | None, drop: float) -> None:
         if drop and (evidence is None or evidence.trace is None):

@@ -31,16 +31,7 @@ BANNED = -100.0  # the lowest logit bias that vLLM accepts
 
 
 class VllmEngine(StepEngine):
-    """Samples from a model that vLLM runs, and scores responses (see `StepEngine`).
-
-    Args:
-        llm: a `vllm.LLM` with the model.
-        tokenizer: the tokenizer with `<CNF>`.
-        card: the content of the model's grace.json.
-        lora: the `LoRARequest` of the exported LoRA, if the model is its base.
-        needs_cnf: refuse a model without `<CNF>`, which can only be sampled.
-        stops: ids that end a response besides those that model, tokenizer and card name.
-    """
+    """Samples from a model that vLLM runs, and scores responses (see `StepEngine`)."""
 
     gives: ClassVar[frozenset[Capability]] = frozenset()
 

@@ -13,12 +13,7 @@ LOG = "its own log says why"
 
 
 class Requests:
-    """Adds requests, and hands each output to the iterator that waits for it.
-
-    Args:
-        engine: a `vllm.LLMEngine`.
-        lora: the LoRA of every request, if there is one.
-    """
+    """Adds requests, and hands each output to the iterator that waits for it."""
 
     def __init__(self, engine: Any, lora: Any = None) -> None:
         self._engine, self.lora = engine, lora

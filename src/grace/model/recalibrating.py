@@ -38,14 +38,9 @@ MIN_QUESTIONS = 10
 
 
 class Recalibrated(NamedTuple):
-    """The fitted numbers, and cross-validated confidences of the graded answers.
+    """The slopes of the two parts of c, the offset, and c of each answer from a fit without it.
 
-    Attributes:
-        rows: the slope of the part that comes from the hidden states.
-        evidence: the slope of the part that comes from log-probabilities; without
-            log-probabilities it equals `rows`.
-        offset: the offset of the log-odds.
-        unseen: the confidence of each answer, from a fit without its question.
+    Without log-probabilities both slopes are equal.
     """
 
     rows: float

@@ -24,16 +24,10 @@ ROUNDING = 1e-3  # how far rounding may put a log-probability above 0
 
 
 class Request(NamedTuple):
-    """A request for one sample of one prompt.
+    """A request for one sample of one prompt; without a `seed` the server picks one.
 
-    Attributes:
-        prompt: token ids.
-        sampling: temperature, top-p and length.
-        seed: seed of the server's random numbers; None: the server picks one.
-        stream: whether the server answers token by token.
-        schema: the JSON schema that the server must keep the sample to, if any. Its
-            log-probabilities are then those of the tokens that the schema allows.
-        allowed: which tokens may come next, for a server whose tokens are drawn here.
+    The server keeps the sample to `schema`, whose log-probabilities are then those of the tokens
+    that it allows; `allowed` are these where tokens are drawn here.
     """
 
     prompt: Ids

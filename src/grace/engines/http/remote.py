@@ -33,16 +33,10 @@ AHEAD = 16  # requests in flight for the tokens of one response
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server's description of its model.
+    """A server's description of its model; what is not known is None, empty or 0.
 
-    Attributes:
-        model: the server's name of the model.
-        context: longest prompt with its response in tokens, None if unknown.
-        version: version of vLLM, empty if unknown.
-        lora: whether the model is a LoRA. vLLM 0.32 crashes when asked for the log-probabilities of
-            a prompt with a LoRA that changes the output head, so each token is a request then.
-        root: the directory of the model on the server, empty if unknown.
-        rows: size of the model's vocabulary, 0 if unknown.
+    With a LoRA that changes the output head (`lora`), vLLM 0.32 crashes when asked for the
+    log-probabilities of a prompt, so each token is a request then.
     """
 
     model: str
@@ -91,18 +85,9 @@ def alike(one: Step, other: Step) -> bool:
 class Remote:
     """A model on a vLLM server; subclasses are for other servers.
 
-    Attributes:
-        software: name of the server software.
-        remedy: how to make the server return raw log-probabilities.
-        stepwise: whether each token of a given response takes a request, since the server returns
-            no log-probabilities of prompts.
-        draws_here: whether tokens are drawn here, from the probabilities that the server lists.
-        upstream: the connection.
-        tokenizer: the tokenizer with `<CNF>`.
-        rows: size of the model's vocabulary, as its folder says.
-        reader: the end tokens, and how c is read.
-        served: the server's description of the model.
-        identity: by which the server is known again, once it was probed.
+    `remedy` says how to make the server return raw log-probabilities. `stepwise`: it returns none
+    of prompts, so each token of a given response is a request. `draws_here`: tokens are drawn here,
+    from the probabilities that it lists.
     """
 
     software: ClassVar[str] = "vLLM"

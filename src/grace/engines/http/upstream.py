@@ -39,15 +39,7 @@ FREE_PIECES, PIECE = 10_000, 16  # pieces of an answer, and the least mean size 
 
 
 class Upstream:
-    """An asynchronous client of one server, for one event loop.
-
-    Args:
-        url: the server's address, with or without `/v1`.
-        api_key: sent as a bearer token; empty: none.
-        timeout_s: longest silence of the server.
-        retries: how often a request is repeated if the server is busy or unreachable.
-        max_in_flight: most requests at a time.
-    """
+    """An asynchronous client of one server, for one event loop; `timeout_s` is its longest silence."""
 
     def __init__(
         self,

@@ -32,15 +32,8 @@ class ContinuousBatch:
     The rows of one part follow those of the other. Row `i * num_samples + s` of a part is sample s
     of its prompt i, the same whatever other rows there are. Rows that have ended make place for
     others once they have cost as much as a step of all rows, about what it takes to exchange them.
-
-    Args:
-        engine: the engine that samples.
-        parts: the prompts, and how each is sampled.
-        room: how many rows fit that have so many tokens at most; None: all.
-        read: returns the only prompt, if it has been read before.
-        remedy: what does not fit and what to do, for the error if memory runs out.
-
-    Attributes: `in_flight` is the number of rows that are sampled side by side.
+    `room` says how many rows of so many tokens fit, `read` returns the only prompt if it was read
+    before.
     """
 
     def __init__(

@@ -45,11 +45,8 @@ def cache_argument(model: Any) -> str:
 class Forward:
     """Calls a model with those of the arguments that its `forward` accepts.
 
-    Args:
-        model: a causal language model.
-        read: ids of the tokens that are read, if their logits gain from a layer in the middle.
-        rows: what they gain; None: nothing.
-        ends: what the ends of the prompts of training were like, if that is known.
+    `rows` are what the logits of the tokens `read` gain from a layer in the middle, `ends` what the
+    ends of the prompts of training were like.
     """
 
     def __init__(

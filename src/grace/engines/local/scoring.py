@@ -41,20 +41,9 @@ LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}  # of the positions that are read
 class LocalScorer(BaseEngine):
     """Scores given responses with a model in this process.
 
-    Attributes: `model`, `forward` (calls it), `tokenizer`, `reader` (the end tokens, and how c is
-    read), `device`, `batch_size` and `limit` (the context in tokens, None if there is no limit).
-
-    Args:
-        model: a causal language model; it is put into evaluation mode.
-        tokenizer: its tokenizer; c is read if it has `<CNF>`.
-        read_at: where c is read: `predict` at the end step, `feed` at `<CNF>`'s own position (one
-            more forward per response), `prompt` at the first step, before the response, which is
-            then drawn as if there were no `<CNF>`. The trace has c at every step in any case.
-        evidence: how the response's own probabilities shift c, if at all.
-        batch_size: rows in flight; None: a default for the device.
-        stops: ids that end a response besides those that model and tokenizer name.
-        layer_rows: what the logits of the tokens that are read gain from a layer in the middle.
-        prompt_ends: what the ends of the prompts of training were like, if that is known.
+    `read_at`: c is read at the end step (`predict`), at `<CNF>`'s own position (`feed`: one more
+    forward per response), or before the response (`prompt`), which is then drawn as if there were
+    no `<CNF>`.
     """
 
     def __init__(

@@ -39,18 +39,7 @@ RECORD = "_label.json"
 
 
 class Labelled(NamedTuple):
-    """The totals after a call.
-
-    Attributes:
-        questions: number of questions in the source.
-        responses: responses to all of them.
-        shards: files that hold the responses.
-        made: files that this call wrote.
-        graded: responses with a grade.
-        right: graded responses that are right.
-        cut: responses that were cut at `max_new_tokens`.
-        empty: responses without text.
-    """
+    """The totals after a call; `made` are the shards that it wrote itself."""
 
     questions: int
     responses: int

@@ -63,18 +63,11 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompletionParams:
-    """What a request for completions asks for.
+    """What a request for completions asks for; `encode` returns its prompts.
 
-    Attributes:
-        encode: returns the token ids of the prompts.
-        num_prompts: number of prompts.
-        sampling: how to sample.
-        key: names the random numbers of a request without a seed, and is unique to it; None: the
-            request has a seed.
-        stop: strings that end a choice.
-        top: number of most probable tokens to report per step; None: report no tokens.
-        form: the form that every answer must have, if any.
-        shortens: whether an answer may be shorter than `sampling` says where the context is full.
+    `key` names the random numbers of a request without a seed, and is unique to it. `top` is the
+    number of most probable tokens to report per step (None: no tokens). `shortens`: an answer may
+    be shorter where the context is full.
     """
 
     encode: Callable[[], list[list[int]]]

@@ -45,16 +45,11 @@ class Cancelled(Exception):
 
 
 class Job(ABC):
-    """Work for the model, reported as events.
+    """Work for the model, reported as events to `emit`, from any thread.
 
-    Attributes:
-        emit: takes the events, from any thread; whoever waits for them sets it first.
-        group: jobs of one group may run together; None: this job runs alone.
-        size: the number of samples that the job draws, or of responses that it rates.
-        work: about the most tokens that the job computes, once it is prepared.
-        cancelled: set once nobody waits for the job.
-        arrived: the time at which it was queued, by `time.monotonic`.
-        started: an event was shown to the client, so the job cannot run again.
+    Jobs of one `group` may run together. `size` is the number of samples or of ratings, `work`
+    about the most tokens to compute. Once `started`, an event was shown to the client, so the job
+    cannot run again.
     """
 
     emit: Emit
@@ -95,13 +90,6 @@ class Queue:
     runs one batch at a time, so jobs that arrive meanwhile form the next batch. Small jobs run on
     another thread once they have waited for `PATIENCE_S`, and at once where only large ones run: so
     they never wait for the end of a large one.
-
-    Args:
-        threads: maximum number of jobs or batches that run at a time.
-        max_waiting: maximum number of waiting jobs.
-        max_together: maximum number of samples in a batch.
-        small: the most work of a small job.
-        model: the torch module that all jobs call; None: they share no model.
     """
 
     def __init__(
