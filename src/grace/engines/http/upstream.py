@@ -39,7 +39,7 @@ FREE_PIECES, PIECE = 10_000, 16  # pieces of an answer, and the least mean size 
 
 
 class Upstream:
-    """An asynchronous client of one server, for one event loop; `timeout_s` is its longest silence."""
+    """A client of one server, for one event loop; `timeout_s` is the server's longest silence."""
 
     def __init__(
         self,
