@@ -354,7 +354,7 @@ class Scripted:
 
     def __init__(self, tokenizer: Any, answers: list[tuple[str, float | None]]) -> None:
         self.tokenizer, self.answers, self.limit = tokenizer, answers, None
-        self.evidence = None
+        self.evidence = self.familiar = None
         self.started: list[range] = []
         self.running: set[int] = set()
         self.tokens = 0
@@ -370,15 +370,19 @@ class Scripted:
             for number in numbers:
                 self.running.discard(number)
                 self.tokens += 2
-                text, c = self.answers[number]
-                reason = "length" if c is None else "stop"
-                yield (
-                    number,
-                    said(text, token_ids=(5, 6), finish_reason=reason, confidence=c),
-                )
+                yield number, self.made(number)
         finally:
             self.tokens += len(self.running)
             self.running.clear()
+
+    def made(self, number: int) -> Response:
+        text, c = self.answers[number]
+        reason: Any = "length" if c is None else "stop"
+        made = said(text, token_ids=(5, 6), finish_reason=reason, confidence=c)
+        return dataclasses.replace(made, familiar=self.familiar)
+
+    def generate(self, prompts: Any, sampling: Sampling, **_: Any) -> Any:
+        return ((at, [self.made(sampling.first_sample)]) for at in range(len(prompts)))
 
 
 def voter(
@@ -540,6 +544,19 @@ def test_no_guarantee_is_stated_for_an_unfamiliar_prompt(
     ended = dataclasses.replace(response, finish_reason="stop", confidence=0.9, familiar=familiar)
     reply = model._reply(ended, (), Answering(0.7, "90%"))
     assert (reply.promise, reply.threshold, reply.abstains) == (promise, 0.7, False)
+
+
+@pytest.mark.parametrize("familiar, promise", [(None, "90%"), (0.5, "90%"), (0.49, "")])
+def test_no_vote_has_a_guarantee_for_an_unfamiliar_prompt(
+    tokenizer: Any, familiar: float | None, promise: str
+):
+    promise = promise and "90% right"
+    model = voter(tokenizer, ("Rome", 0.9), promise=chosen("early-stop", tau=0.5))
+    model.engine.familiar = familiar
+    (many,) = model.vote(["Where?"])
+    for decision in (model.vote("Where?"), many):
+        assert (decision.promise, decision.familiar) == (promise, familiar)
+        assert (decision.threshold, decision.abstains) == (0.5, False)
 
 
 def test_a_run_is_loaded_with_the_threshold_that_was_chosen_for_it(finished: Path, tmp_path: Path):

@@ -145,7 +145,8 @@ def test_a_budget_of_one_is_plain_generation(name: str, model: Model, streams: A
         assert (decision.answer, decision.tokens) == (reply.answer, reply.tokens)
         assert decision.votes == (votes[0],)
         if reply.answer is not None:
-            assert decision.confidence == reply.confidence
+            near = 1e-3 if name == "grace-vote" else 0  # it takes c as no nearer to 0 or 1
+            assert decision.confidence == pytest.approx(reply.confidence, abs=near, rel=0)
 
 
 def test_a_vote_that_is_sure_leaves_no_work(model: Model, monkeypatch: pytest.MonkeyPatch):

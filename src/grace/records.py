@@ -117,12 +117,14 @@ class Vote:
 class Decision:
     """The outcome of a vote: the answer, its confidence, and the samples and tokens used.
 
-    `confidence` is the mean confidence of the votes for the answer. `samples` and `tokens` count
-    all samples used, also those without an answer; `issued` and `issued_tokens` count all that were
-    started, also cancelled ones. `threshold` is the confidence at which the vote stops early, if
-    any, and `promise` the guarantee of that threshold if it is the run's own. `abstains` is true
-    if the guarantee covers sure answers only and no sample was sure enough; `answer` is still the
-    outcome of the vote, but without a guarantee.
+    `confidence` is P(correct) of `grace-vote`; of other strategies it is the mean confidence of the
+    votes for the answer. `samples` and `tokens` count all samples used, also those without an
+    answer; `issued` and `issued_tokens` count all that were started, also cancelled ones.
+    `threshold` is the confidence at which the vote stops early, if any, and `promise` the guarantee
+    of that threshold if it is the run's own. `abstains` is true if the guarantee covers sure
+    answers only and no sample was sure enough; `answer` is still the outcome of the vote, but
+    without a guarantee. `familiar` is near 0 for a prompt unlike those of training, which has no
+    guarantee either (see `grace.model.Reply`).
     """
 
     answer: str | None
@@ -135,6 +137,7 @@ class Decision:
     threshold: float | None = None
     promise: str = ""
     abstains: bool = False
+    familiar: float | None = None
 
     @property
     def text(self) -> str:
@@ -162,11 +165,12 @@ class Threshold:
     The guarantee: of the answers with a confidence of at least `tau`, a share of `target` is right,
     except with probability `delta`; other questions get no answer. `tau` is None if no threshold
     can guarantee this. `mode` is `answer` (one answer at `temperature`) or `early-stop` (up to
-    `budget` samples). `n` questions were used, `bound` is the lower bound of their accuracy at tau,
-    and `promise` is the guarantee in words. `tries` counts the guarantees that were tried on the
-    same questions. `test` holds the result on the test questions, which were not used. With early
-    stopping, samples below `drop` are aborted, at most a share of `alpha` of the right ones, except
-    with probability `delta / 2`; the guarantee then has the other half of delta.
+    `budget` samples; with `weights`, of `grace-vote`). `n` questions were used, `bound` is the
+    lower bound of their accuracy at tau, and `promise` is the guarantee in words. `tries` counts
+    the guarantees that were tried on the same questions. `test` holds the result on the test
+    questions, which were not used. With early stopping, samples below `drop` are aborted, at most a
+    share of `alpha` of the right ones, except with probability `delta / 2`; the guarantee then has
+    the other half of delta.
     """
 
     mode: Literal["answer", "early-stop"]
@@ -182,6 +186,12 @@ class Threshold:
     test: dict[str, Any] | None = None
     drop: float = 0.0
     alpha: float | None = None
+    weights: tuple[float, ...] = ()
+
+    @property
+    def strategy(self) -> str:
+        """The name of the vote that the guarantee is for."""
+        return "grace-vote" if self.weights else "grace-es"
 
 
 Row = TypeVar("Row")

@@ -325,8 +325,8 @@ MISTAKES = [
     Mistake(
         "a strategy is misspelt",
         "ask new Who? --strategy ess",
-        "unknown strategy 'ess'; did you mean 'es'? known: asc, best, cisc, es, esc, sc, weighted, "
-        "or module:NAME for one of your own",
+        "unknown strategy 'ess'; did you mean 'es'? known: asc, best, cisc, es, esc, sc, vote, "
+        "weighted, or module:NAME for one of your own",
     ),
     Mistake(
         "a threshold in percent",

@@ -26,6 +26,8 @@ def run(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "delta": 0.05, "tau": 0.7, "n": 10, "bound": 0.9, "promise": "told",
     }  # fmt: skip
     (folder / "threshold.json").write_text(json.dumps(threshold))
+    vote = {"threshold": 0.7, "fall": 0.2, "weights": [1, 0, 0.2, 0, 0, -0.5]}
+    (folder / "vote.json").write_text(json.dumps(vote))
     return folder
 
 
@@ -57,6 +59,7 @@ def test_an_export_keeps_threshold_prompt_and_measurements(
     assert (second.data, second.sample) == (first.data, first.sample)
     assert second.promise == first.promise
     assert second.promise is not None
+    assert second.fitted == first.fitted is not None
     assert json.loads((out / "grace.json").read_text())["measured"]["reliability"]
     question = "What is 7 and 49?"
     assert second.ask(question).confidence == pytest.approx(

@@ -25,10 +25,10 @@ from grace.pipeline.replays import read_replay
 from grace.pipeline.scaling import ScaleSettings, pools, scale_runs
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Vote
-from grace.scaling import pair_wins, replay
+from grace.scaling import fit_vote, pair_wins, replay
 from grace.scaling.replaying import outcomes
 from grace.store import RunDir, read_json
-from grace.strategies import decide, load
+from grace.strategies import FittedVote, Policy, decide, load
 from grace.strategies.tally import VoteTable
 
 CHOSEN = ScaleSettings(samples=6, estimators=("likelihood",), orders=4)
@@ -65,7 +65,7 @@ def test_every_strategy_is_there_at_every_budget_and_says_whose_samples_vote(sca
     counting = ("sc", "asc", "asc,rule=beta", "esc")
     base = {*counting, "likelihood-sc", "likelihood-es"}
     tuned = {f"{name}@grace" for name in counting}
-    tuned |= {"grace-sc", "grace-es", "grace-cisc", "grace-best"}
+    tuned |= {f"grace-{rule}" for rule in ("sc", "es", "cisc", "best", "vote")}
     assert {row["strategy"]: row["answers"] for row in rows} == (
         dict.fromkeys(base, "base") | dict.fromkeys(tuned, "grace")
     )
@@ -85,6 +85,28 @@ def test_the_rows_are_the_replay_of_the_stored_samples(scaled: Path):
                     assert row[key] == pytest.approx(value, abs=1e-6)
                 used = np.arange(1, budget + 1) @ np.array(row["used"])
                 assert used == pytest.approx(row["mean_samples"], abs=1e-4)
+
+
+def test_the_vote_is_fitted_to_validation_samples_and_used_live(scaled: Path):
+    pool = read_pool(RunDir(scaled).split("validation").tuned.pool(8, 0.8), ["grace"])
+    model, fitted = grace.load(scaled), fit_vote(pool, seed=0)
+    assert model.fitted == fitted != FittedVote()
+    (curve,) = replay(
+        pool_of(scaled, "tuned", "grace"),
+        [Policy("grace-vote", fitted, "grace")],
+        budgets=(1, 2, 4, 6),
+        orders=4,
+        seed=0,
+    ).curves.values()
+    for at, row in enumerate(rows_of(scaled, "grace-vote").values()):
+        assert row["accuracy"] == pytest.approx(curve.accuracy_BQ[at].mean(), abs=1e-6)
+        assert row["mean_samples"] == pytest.approx(curve.samples_BQ[at].mean(), abs=1e-6)
+        assert row["threshold"] == pytest.approx(fitted.threshold)
+    asked: dict[str, Any] = {"budget": 3, "seed": 1}
+    live = model.vote("What is 2 and 14?", strategy="grace-vote", **asked)
+    assert live == model.vote("What is 2 and 14?", strategy=fitted, **asked)
+    own = model.vote("What is 2 and 14?", strategy="grace-vote", threshold=0.9, **asked)
+    assert own.threshold == 0.9
 
 
 def test_gains_are_differences_to_sc_over_the_same_questions(scaled: Path):
@@ -218,9 +240,10 @@ def test_grades_that_were_torn_are_made_again_without_sampling(
 def test_training_again_forgets_what_was_scaled_with_the_old_model(scaled: Path, tmp_path: Path):
     path = shutil.copytree(scaled, tmp_path / "run")
     (path / "threshold.json").write_text("{}")
+    assert (path / "vote.json").exists()
     settings = load_run_settings(path)
     run(path, settings, redo="fit")
-    assert not (path / "threshold.json").exists()
+    assert not (path / "threshold.json").exists() and not (path / "vote.json").exists()
     assert not list(path.glob("scaling.*")) and not (path / "stages/scale.json").exists()
     assert not (path / "test/tuned/pool-6-t0.8").exists()
     assert (path / "test/pool-6-t0.8/grades.jsonl").exists()

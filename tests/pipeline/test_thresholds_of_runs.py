@@ -18,9 +18,9 @@ from grace.pipeline.scaling import guarantees
 from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
-from grace.scaling import Pool, accuracy_threshold
+from grace.scaling import Pool, accuracy_threshold, fit_weights
 from grace.store import RunDir, read_json
-from grace.strategies import EarlyStop
+from grace.strategies import EarlyStop, FittedVote
 from grace.thresholds import few_dropped, selective
 
 EASY = {"target": 0.1, "delta": 0.4}
@@ -80,6 +80,31 @@ def test_votes_get_the_threshold_of_what_early_stopping_does(run: Path):
     assert test["n"] == 10 and 0 < test["right"] == test["accepted"]
 
 
+def test_the_fitted_vote_gets_a_threshold_on_questions_that_it_was_not_fitted_to(run: Path):
+    pool = read_pool(RunDir(run).split("validation").tuned.pool(3, 0.8), ["grace"])
+    wanted: Any = {"mode": "early-stop", "budget": 3}
+    chosen = choose_threshold(run, strategy="grace-vote", **wanted, **EASY)
+    assert chosen.weights == fit_weights(pool.take(range(0, 10, 2)))
+    expected = accuracy_threshold(
+        pool.take(range(1, 10, 2)),
+        EASY["target"],
+        budget=3,
+        delta=EASY["delta"],
+        rule=lambda tau: FittedVote(tau, 0.0, chosen.weights),
+    )
+    assert (chosen.tau, chosen.promise, chosen.n) == (expected.tau, str(expected), 5)
+    assert RunDir(run).chosen_threshold() == chosen and chosen.strategy == "grace-vote"
+    model, asked = grace.load(run), "What is 3 and 21?"
+    plain = model.vote(asked, seed=1, strategy=FittedVote(chosen.tau, 0, chosen.weights), budget=3)
+    for strategy in (None, "grace-vote"):
+        decision = model.vote(asked, seed=1, strategy=strategy)
+        assert (decision.threshold, decision.promise) == (chosen.tau, chosen.promise)
+        assert (decision.answer, decision.confidence) == (plain.answer, plain.confidence)
+    for other in ({"strategy": "es"}, {"budget": 4}, {"strategy": "grace-vote,fall=0"}):
+        assert model.vote(asked, seed=1, **other).promise == ""
+    assert choose_threshold(run, **wanted, **EASY).tries == 2
+
+
 def test_two_promises_get_half_of_delta_and_of_the_questions_each(monkeypatch: Any):
     nine, asked = np.ones((9, 1), dtype=int), []
 
@@ -90,14 +115,14 @@ def test_two_promises_get_half_of_delta_and_of_the_questions_each(monkeypatch: A
         return (few_dropped if few else accuracy_threshold)(lowest_or_pool, *args, **kwargs)
 
     pool = Pool(nine, nine, nine, {"grace": 0.9 * nine}, [[[0.9, 0.9]]] * 9)
-    monkeypatch.setattr(guarantees, "_votes", lambda *_: pool)
+    monkeypatch.setattr(guarantees, "votes_of", lambda *_: pool)
     monkeypatch.setattr(guarantees, "_independent", lambda _: list(range(9)))
     monkeypatch.setattr(guarantees, "few_dropped", note)
     monkeypatch.setattr(guarantees, "accuracy_threshold", note)
     settings = RunSettings()
     context: Any = SimpleNamespace(settings=settings, directory=SimpleNamespace(frozen=True))
-    wanted = guarantees._wanted("early-stop", 0.9, 0.08, 1, 0.1)
-    assert guarantees._for_votes(context, wanted).delta == 0.08
+    wanted = guarantees._wanted("early-stop", 0.9, 0.08, 1, 0.1, "grace-es")
+    assert guarantees._for_votes(context, wanted, "grace-es").delta == 0.08
     assert asked == [5, 0.04, 4, 0.04]
 
 

@@ -29,6 +29,8 @@ NAMES = (
     "grace-es,threshold=1.1",
     "grace-es,threshold=0",
     "grace-cisc,temperature=0.01",
+    "grace-vote,threshold=0.6",
+    "grace-vote,threshold=0.7,fall=0",
 )
 coarse = st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 0.9, 1.0, np.nan])
 

@@ -14,6 +14,7 @@ from grace.strategies import (
     POLICIES,
     AdaptiveConsistency,
     EarlyStop,
+    FittedVote,
     Majority,
     Weighted,
     decide,
@@ -23,7 +24,7 @@ from grace.strategies import (
 
 
 def test_a_file_is_a_strategy():
-    files = ["asc", "best", "cisc", "es", "esc", "sc", "weighted"]
+    files = ["asc", "best", "cisc", "es", "esc", "sc", "vote", "weighted"]
     assert list(find("grace.strategies")) == files
     for name in files:
         assert hasattr(strategies, type(load(name)).__name__)
@@ -40,6 +41,8 @@ def test_a_file_is_a_strategy():
         ("grace-es", EarlyStop(), "grace"),
         ("grace-sc", Weighted(), "grace"),
         ("p_true-sc", Weighted(), "p_true"),
+        ("vote", FittedVote(), "grace"),
+        ("grace-vote,threshold=0.9", FittedVote(0.9), "grace"),
         ("verbal-es,threshold=1", EarlyStop(1.0), "verbal"),
         ("likelihood+isotonic-es", EarlyStop(), "likelihood+isotonic"),
     ],

@@ -38,7 +38,9 @@ votes = st.lists(
     min_size=12,
     max_size=12,
 )
-names = st.sampled_from(["sc", "asc", "asc,rule=beta", "esc", "grace-sc", "es", "cisc", "best"])
+names = st.sampled_from(
+    ["sc", "asc", "asc,rule=beta", "esc", "grace-sc", "es", "cisc", "best", "vote"]
+)
 
 
 @given(votes, names, st.integers(1, 12), st.integers(1, 13), st.randoms(use_true_random=False))

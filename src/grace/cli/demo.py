@@ -69,7 +69,7 @@ def run_demo(path: Path, study: Study) -> dict[str, Any]:
     from grace.pipeline.study import run_study
     from grace.strategies import BUDGET
 
-    vote = functools.partial(replay_run, chosen=ScaleSettings(samples=BUDGET))
+    vote = functools.partial(replay_run, chosen=ScaleSettings(samples=BUDGET, fit=False))
     return run_study(path, study, jobs=cores(), scored=vote)
 
 

@@ -92,9 +92,9 @@ def export_model(
         else:
             entries["base_model"] = base
         write_json(partial / CARD, record | entries)
-        threshold = RunDir(run).threshold
-        if threshold.exists():
-            shutil.copyfile(threshold, partial / threshold.name)
+        for chosen in (RunDir(run).threshold, RunDir(run).vote):
+            if chosen.exists():
+                shutil.copyfile(chosen, partial / chosen.name)
         write_card(source, measured, partial, out.name)
 
     with disk_watched(out):

@@ -21,7 +21,7 @@ from grace.model.rules import Answering, answering, drawing, usual_budget, votin
 from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
 from grace.records import Decision, Message, Question, Response, Threshold
-from grace.strategies import TEMPERATURE, Strategy
+from grace.strategies import TEMPERATURE, FittedVote, Strategy
 from grace.tasks import Task
 from grace.tasks.prompts import conversation
 
@@ -38,6 +38,7 @@ class Model:
         data, sample: the settings of the training run's prompt and sampling.
         promise: the threshold that `grace threshold` chose for the model, if any.
         shots: examples that precede every question in the prompt.
+        fitted: what `grace scale` fitted for the strategy `grace-vote`, if it did.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Model:
         sample: SampleSettings,
         promise: Threshold | None = None,
         shots: Sequence[Question] = (),
+        fitted: FittedVote | None = None,
     ) -> None:
         self.engine = engine
         self.task = task
@@ -55,6 +57,7 @@ class Model:
         self.sample = sample
         self.promise = promise
         self.shots = shots
+        self.fitted = fitted
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
         """Return the messages of a question, with the prompt (and no outer space) of the run.
@@ -205,7 +208,8 @@ class Model:
             ModelError: the question is longer than the model's context.
         """
         budget = usual_budget(self.promise, strategy) if budget is None else budget
-        rule = voting(strategy, threshold, self.promise, budget, temperature, max_new_tokens)
+        about = (budget, temperature, max_new_tokens, self.fitted)
+        rule = voting(strategy, threshold, self.promise, *about)
         sampling = drawing(self.sample, temperature, max_new_tokens, seed)
         sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
         ballot = Ballot(self.engine, self.task.answer, rule, budget, parallel, sampling)

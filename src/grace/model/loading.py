@@ -14,6 +14,7 @@ from grace.errors import ModelError, first_line
 from grace.model.answering import Model
 from grace.model.ready import known_weights, ready_head
 from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
+from grace.strategies import fitted_vote
 from grace.tasks import load_task
 from grace.tasks.prompts import recorded_shots
 
@@ -131,7 +132,7 @@ def described(engine: ModelEngine, path: Path, folder: Path, card: dict[str, Any
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()
     task = load_task(data.task, card.get("kind", ""))
-    return Model(engine, task, data, sample, promise, recorded_shots(card))
+    return Model(engine, task, data, sample, promise, recorded_shots(card), fitted_vote(path))
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:

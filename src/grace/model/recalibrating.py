@@ -118,7 +118,7 @@ def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
     }
 
     def fill(partial: Path) -> None:
-        old = shutil.ignore_patterns("threshold.json", "reliability.png")
+        old = shutil.ignore_patterns("threshold.json", "vote.json", "reliability.png")
         shutil.copytree(folder, partial, ignore=old, dirs_exist_ok=True)
         write_json(partial / CARD, card)
         (partial / "README.md").write_text(model_card(card), encoding="utf-8")

@@ -17,7 +17,7 @@ from grace.engines import GREEDY_BELOW, Sampling
 from grace.errors import UserInputError
 from grace.evidence.familiar import HALF
 from grace.records import Threshold
-from grace.strategies import BUDGET, EarlyStop, Strategy, check_count
+from grace.strategies import BUDGET, EarlyStop, FittedVote, Strategy, check_count
 
 
 class Answering(NamedTuple):
@@ -27,8 +27,8 @@ class Answering(NamedTuple):
     promise: str
 
     def promised(self, familiar: float | None) -> str:
-        """Return the guarantee, which no prompt has that is unlike those of the sources."""
-        return self.promise if familiar is None or familiar >= HALF else ""
+        """Return the guarantee, if it covers the prompt."""
+        return promised(self.promise, familiar)
 
     def abstains(self, confidence: float | None) -> bool:
         """Return whether an answer of this confidence is below the threshold."""
@@ -40,6 +40,11 @@ class Voting(NamedTuple):
 
     strategy: Strategy
     promise: str = ""
+
+
+def promised(promise: str, familiar: float | None) -> str:
+    """Return a guarantee, which no prompt has that is unlike those of the sources."""
+    return promise if familiar is None or familiar >= HALF else ""
 
 
 def drawing(
@@ -73,15 +78,22 @@ def voting(
     budget: int,
     temperature: float,
     longest: int | None,
+    fitted: FittedVote | None = None,
 ) -> Voting:
-    """Return the strategy of a vote with its threshold; arguments as for `answering`."""
+    """Return the strategy of a vote with its threshold; arguments as for `answering`.
+
+    Without a strategy it is that of the run's threshold. A vote by its name has what was `fitted`.
+    """
+    strategy = usual_strategy(chosen) if strategy is None else strategy
     loaded: Any = strategy
-    if strategy is None or isinstance(strategy, str):
-        loaded = strategies.load(strategy or "es")
+    if isinstance(strategy, str):
+        loaded = strategies.load(strategy)
     elif isinstance(strategy, type) or not (
         hasattr(strategy, "stops") and hasattr(strategy, "chooses")
     ):
         raise UserInputError(f"strategy is {strategy!r}; give a strategy or its name, such as 'es'")
+    if isinstance(strategy, str) and isinstance(loaded, FittedVote):
+        loaded = loaded.learnt(fitted)
     if threshold is not None:
         if not hasattr(loaded, "threshold"):
             raise UserInputError(
@@ -90,23 +102,31 @@ def voting(
             )
         return Voting(dataclasses.replace(loaded, threshold=check_threshold(threshold)))
     holds = chosen and _holds(chosen, "early-stop", budget, temperature, longest)
-    if chosen and holds and chosen.tau is not None and _is_early_stop(strategy):
+    if chosen and holds and chosen.tau is not None and _is_of(chosen, strategy):
+        if chosen.weights:
+            return Voting(FittedVote(chosen.tau, 0.0, chosen.weights), chosen.promise)
         return Voting(EarlyStop(chosen.tau, chosen.drop), chosen.promise)
     return Voting(loaded)
+
+
+def usual_strategy(chosen: Threshold | None) -> str:
+    """Return the default strategy of a vote: that of the run's threshold, or early stopping."""
+    fitted = chosen is not None and chosen.tau is not None and chosen.weights
+    return chosen.strategy if chosen is not None and fitted else "es"
 
 
 def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> int:
     """Return the default budget of a vote: that of the run's threshold if it may apply."""
     if chosen is None or chosen.tau is None or chosen.mode != "early-stop":
         return BUDGET
-    return chosen.budget if _is_early_stop(strategy) else BUDGET
+    return chosen.budget if _is_of(chosen, strategy) else BUDGET
 
 
-def _is_early_stop(strategy: Strategy | str | None) -> bool:
-    """Return whether this is early stopping without settings, which takes the run's threshold."""
+def _is_of(chosen: Threshold, strategy: Strategy | str | None) -> bool:
+    """Return whether this is the vote of the run's threshold, without settings of its own."""
     if not isinstance(strategy, str):
         return strategy is None
-    return "," not in strategy and strategies.policy(strategy).name == "grace-es"
+    return "," not in strategy and strategies.policy(strategy).name == chosen.strategy
 
 
 def _holds(

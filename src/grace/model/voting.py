@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from grace.engines import AT_ONCE, ModelEngine, Sampling
 from grace.engines.base import check_contexts
 from grace.model.arguments import Asked
-from grace.model.rules import Voting
+from grace.model.rules import Voting, promised
 from grace.records import Decision, Response, Vote
 from grace.strategies import Strategy, check_count, chosen, decide, stopped, waves
 
@@ -50,14 +50,14 @@ class Ballot:
         gets an answer.
         """
         strategy, stream = self.rule.strategy, self.engine.stream(asked.prompt, self.sampling)
-        answered, last, again = False, self.budget - 1, 0
+        answered, last, again, familiar = False, self.budget - 1, 0, None
 
         def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
-            nonlocal answered, again
+            nonlocal answered, again, familiar
             final: Vote | None = None
             with contextlib.closing(stream.start(numbers)) as running:
                 for number, generation in running:
-                    vote = self._vote(generation, asked.choices)
+                    vote, familiar = self._vote(generation, asked.choices), generation.familiar
                     answered = answered or vote.answer is not None
                     if number == last and generation.finish_reason == "dropped":
                         final = vote
@@ -77,7 +77,8 @@ class Ballot:
             votes = _reported(votes, strategy, on_vote)
         decision = decide(strategy, votes, self.budget)
         whole_waves = -(-decision.samples // self.parallel) * self.parallel
-        return self._closed(decision, min(whole_waves, self.budget), stream.tokens + again)
+        issued = min(whole_waves, self.budget)
+        return self._closed(decision, issued, stream.tokens + again, familiar)
 
     def decide_all(self, asked: Sequence[Asked]) -> list[Decision]:
         """Sample for all questions together, wave by wave, and decide each.
@@ -88,6 +89,7 @@ class Ballot:
         if self.sampling.drop:
             return [self.decide(one) for one in asked]
         taken: list[list[Vote]] = [[] for _ in asked]
+        familiar: list[float | None] = [None for _ in asked]
         open_, issued = list(range(len(asked))), 0
         while open_ and issued < self.budget:
             count = min(self.parallel, self.budget - issued)
@@ -95,12 +97,13 @@ class Ballot:
             made = sampled(self.engine, [asked[place] for place in open_], wave)
             for place, (one, generations) in zip(open_, made, strict=True):
                 taken[place] += [self._vote(sample, one.choices) for sample in generations]
+                familiar[place] = generations[-1].familiar  # of the prompt, so of every sample
             open_ = [place for place in open_ if not stopped(self.rule.strategy, taken[place])]
             issued += count
         decided = [decide(self.rule.strategy, votes, self.budget) for votes in taken]
         return [
-            self._closed(decision, len(votes), sum(vote.tokens for vote in votes))
-            for decision, votes in zip(decided, taken, strict=True)
+            self._closed(decision, len(votes), sum(vote.tokens for vote in votes), near)
+            for decision, votes, near in zip(decided, taken, familiar, strict=True)
         ]
 
     def _vote(self, sample: Response, choices: Sequence[str]) -> Vote:
@@ -109,13 +112,16 @@ class Ballot:
         c = None if nothing else sample.confidence
         return Vote(answer, c, len(sample.token_ids), sample.text.strip())
 
-    def _closed(self, decision: Decision, issued: int, issued_tokens: int) -> Decision:
+    def _closed(
+        self, decision: Decision, issued: int, issued_tokens: int, familiar: float | None
+    ) -> Decision:
         rule = self.rule
         return dataclasses.replace(
             decision,
             issued=issued,
             issued_tokens=issued_tokens,
-            promise=rule.promise,
+            promise=promised(rule.promise, familiar),
+            familiar=familiar,
             abstains=bool(rule.promise) and not stopped(rule.strategy, decision.votes),
         )
 

@@ -49,7 +49,7 @@ STAGES: dict[str, Stage] = {
     "fit": Stage(
         fit.fit,
         (
-            *("adapter", ".adapter.*", "checkpoints", "threshold.json"),
+            *("adapter", ".adapter.*", "checkpoints", "threshold.json", "vote.json"),
             *("train/readout.json", "train/targets*", "rows", ".rows.*"),
         ),
     ),

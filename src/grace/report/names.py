@@ -57,7 +57,15 @@ BASE = "base"
 BASELINE = "sc"
 """The strategy that every other is compared with."""
 
-RULES = {"sc": "SC", "asc": "ASC", "esc": "ESC", "es": "ES", "cisc": "CISC", "best": "best of n"}
+RULES = {
+    "sc": "SC",
+    "asc": "ASC",
+    "esc": "ESC",
+    "es": "ES",
+    "cisc": "CISC",
+    "best": "best of n",
+    "vote": "vote",
+}
 
 
 class Column(NamedTuple):

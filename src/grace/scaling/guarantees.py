@@ -1,26 +1,27 @@
-"""Thresholds for early stopping, from stored samples.
+"""Thresholds for votes that stop, from stored samples.
 
 A threshold that is fitted on single samples does not hold for early stopping, which answers with
-the first of several samples that reaches it. So it is fitted on the decisions of early stopping,
-with the samples in the order in which they were stored.
+the first of several samples that reaches it. So it is fitted on the decisions of the vote, with
+the samples in the order in which they were stored.
 
 Shapes: Q questions, G thresholds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grace.scaling.pool import Pool
 from grace.scaling.replaying import is_right, outcomes
-from grace.strategies import EarlyStop
+from grace.strategies import EarlyStop, Strategy
 from grace.strategies.tally import VoteTable
 from grace.thresholds import GRID, AccuracyGuarantee, guarantee
 
 Truths = NDArray[np.bool_]
+Rule = Callable[[float], Strategy]  # the vote that stops at a threshold
 
 
 def accuracy_threshold(
@@ -32,28 +33,37 @@ def accuracy_threshold(
     estimator: str = "grace",
     grid: Sequence[float] = GRID,
     drop: float = 0.0,
+    rule: Rule = EarlyStop,
 ) -> AccuracyGuarantee:
-    """Choose tau for early stopping so that at least `target` of the answers it gives are right."""
+    """Choose tau for a vote so that at least `target` of the answers it gives are right.
+
+    `rule` makes the vote that answers at tau, by default early stopping; what is fitted in it must
+    come from other questions.
+    """
     votes = pool.dropped(drop, budget) if drop else pool
-    answered_GQ, right_GQ = early_stops(votes, budget, estimator, grid)
+    answered_GQ, right_GQ = early_stops(votes, budget, estimator, grid, rule)
     accepted_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
     n = pool.num_questions
     return guarantee(accepted_G, right_G, n, target=target, delta=delta, grid=grid)
 
 
 def early_stops(
-    pool: Pool, budget: int, estimator: str, grid: Sequence[float] = GRID
+    pool: Pool,
+    budget: int,
+    estimator: str,
+    grid: Sequence[float] = GRID,
+    rule: Rule = EarlyStop,
 ) -> tuple[Truths, Truths]:
     """Return whether each question is answered, and answered right, at each threshold: (G, Q).
 
-    A question is answered if one of its first `budget` samples reaches the threshold.
+    A question is answered if the vote stops within its first `budget` samples.
     """
     pool.check_budgets([budget])
     table = VoteTable(pool.answer_QS[:, :budget], pool.confidence(estimator)[:, :budget])
     correct_QT = pool.correct_QS[:, :budget]
     by_threshold = []
     for tau in grid:
-        strategy = EarlyStop(tau)
+        strategy = rule(tau)
         (outcome,) = outcomes(strategy, table, [budget])
         answered_Q = strategy.stops(table) <= budget
         by_threshold.append((answered_Q, answered_Q & is_right(outcome, correct_QT)))

@@ -14,7 +14,7 @@ from grace.chat import encode_chat, encode_prompt, encode_text, refuse_longer
 from grace.engines import Sampling
 from grace.engines.structured import Form
 from grace.errors import UserInputError
-from grace.model.rules import answering, usual_budget
+from grace.model.rules import answering, usual_budget, usual_strategy
 from grace.records import EMPTY, Message
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
@@ -211,7 +211,11 @@ class Service:
             max_new_tokens=self._longest(body),
             seed=seed,
         )
-        used = {"strategy": options.strategy or "es", "budget": budget, "seed": seed}
+        used = {
+            "strategy": options.strategy or usual_strategy(self.model.promise),
+            "budget": budget,
+            "seed": seed,
+        }
         job, envelope = self.backend.voting(vote), Envelope(True, self.settings.name)
         return await self._answer(body, request, job, envelope, lambda _, __: used, writer)
 

@@ -48,6 +48,7 @@ class RunDir:
         self.scaling = path / "scaling.json"
         self.replay = path / "scaling.safetensors"
         self.threshold = path / "threshold.json"
+        self.vote = path / "vote.json"
         self._trash = path / ".removed"
 
     def split(self, name: str) -> Split:

@@ -35,3 +35,5 @@ from grace.strategies.rules import Majority as Majority
 from grace.strategies.rules import SoftmaxWeighted as SoftmaxWeighted
 from grace.strategies.rules import Weighted as Weighted
 from grace.strategies.rules import WindowConsistency as WindowConsistency
+from grace.strategies.vote import FittedVote as FittedVote
+from grace.strategies.vote import fitted_vote as fitted_vote

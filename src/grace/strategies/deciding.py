@@ -71,7 +71,7 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
     tokens = sum(vote.tokens for vote in taken)
     return Decision(
         answer=answer,
-        confidence=_mean_confidence(taken, answer),
+        confidence=_confidence(strategy, taken, answer),
         samples=len(taken),
         tokens=tokens,
         votes=tuple(taken),
@@ -81,10 +81,16 @@ def decide(strategy: Strategy, votes: Iterable[Vote], budget: int) -> Decision:
     )
 
 
-def _mean_confidence(votes: Sequence[Vote], answer: str | None) -> float | None:
-    """Return the mean confidence of the votes for the chosen answer, None if none has one."""
+def _confidence(strategy: Strategy, votes: Sequence[Vote], answer: str | None) -> float | None:
+    """Return the strategy's own confidence in the chosen answer, else the mean of its votes'.
+
+    None if no vote for it has one.
+    """
     values = [v.confidence for v in votes if v.answer == answer and v.confidence is not None]
-    return sum(values) / len(values) if answer is not None and values else None
+    if answer is None or not values:
+        return None
+    own = getattr(strategy, "confidence", None)
+    return sum(values) / len(values) if own is None else float(own(VoteTable.of(votes))[0])
 
 
 def waves(issue: Issue, budget: int, parallel: int) -> Generator[Vote, None, None]:

@@ -23,6 +23,7 @@ POLICIES = (
     "verbal-es",
     "grace-cisc",
     "grace-best",
+    "grace-vote",
 )
 """What `grace.scaling.replay` compares by default."""
 
@@ -98,5 +99,6 @@ def _setting(pair: str) -> tuple[str, Any]:
 
 def _changed(strategy: Any) -> str:
     """Write the settings that differ from their defaults as they appear in a name."""
-    values = [(f.name, getattr(strategy, f.name), f.default) for f in dataclasses.fields(strategy)]
+    shown = [f for f in dataclasses.fields(strategy) if f.repr]  # what is fitted is not in a name
+    values = [(f.name, getattr(strategy, f.name), f.default) for f in shown]
     return "".join(f",{name}={value}" for name, value, default in values if value != default)

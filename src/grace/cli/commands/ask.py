@@ -123,18 +123,12 @@ def ask(
 
 def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
     """Print one answer, or that the model abstains; with `trace`, first token by token."""
-    from grace.evidence.familiar import HALF
-
     if reply.unusual and reply.confidence is not None:
         _note(
             "the answer's token probabilities are unlike those of the training answers, so its "
             "confidence is a guess: do not rely on it, or fit the model to such answers too"
         )
-    if reply.familiar is not None and reply.familiar < HALF and reply.confidence is not None:
-        _note(
-            "the prompt is unlike those that the confidence was fitted on (familiar "
-            f"{reply.familiar:.2f}), so it is mostly that of the answer's token probabilities"
-        )
+    _note_unfamiliar(reply)
     if trace:
         print(_traced(reply, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     shown = "abstain" if reply.abstains and reply.confidence is not None else reply.text
@@ -146,6 +140,7 @@ def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
 
 def _show_decision(decision: Decision, path: str, budget: int) -> None:
     """Print the outcome of a vote, and how many samples and tokens it took."""
+    _note_unfamiliar(decision)
     about = f"{decision.samples} of {budget} samples"
     if decision.issued != decision.samples:
         about += (
@@ -197,6 +192,20 @@ def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
+def _is_unfamiliar(outcome: Reply | Decision) -> bool:
+    from grace.evidence.familiar import HALF
+
+    return outcome.familiar is not None and outcome.familiar < HALF
+
+
+def _note_unfamiliar(outcome: Reply | Decision) -> None:
+    if _is_unfamiliar(outcome) and outcome.confidence is not None:
+        _note(
+            "the prompt is unlike those that the confidence was fitted on (familiar "
+            f"{outcome.familiar:.2f}), so it is mostly that of the answer's token probabilities"
+        )
+
+
 def _note_greedy(model: Model, path: str, decision: Decision, temperature: float) -> None:
     """Warn that the confidence of a vote's samples was fitted on greedy answers."""
     if decision.promise or temperature == 0 or model.sample.train_temperature > 0:
@@ -214,7 +223,7 @@ def _note_greedy(model: Model, path: str, decision: Decision, temperature: float
 def _note_unused_threshold(model: Model, outcome: Reply | Decision) -> None:
     """Warn that the guarantee of the run's threshold does not hold for this answer or vote."""
     chosen = model.promise
-    if chosen is None or chosen.tau is None or outcome.promise:
+    if chosen is None or chosen.tau is None or outcome.promise or _is_unfamiliar(outcome):
         return
     is_vote = isinstance(outcome, Decision)
     if is_vote != (chosen.mode == "early-stop"):
@@ -226,7 +235,7 @@ def _note_unused_threshold(model: Model, outcome: Reply | Decision) -> None:
         )
     elif outcome.threshold is not None:
         _note(
-            f"the run's threshold {chosen.tau:g} holds for early stopping with a budget of "
+            f"the run's threshold {chosen.tau:g} holds for {chosen.strategy} with a budget of "
             f"{chosen.budget} at temperature {chosen.temperature:g}; this vote used the threshold "
             f"{outcome.threshold:g}"
         )

@@ -130,7 +130,7 @@ def _strategies() -> Rows:
     rows = []
     for name, plugin in find("grace.strategies").items():
         shown, strategy, _ = policy(name)
-        fields = dataclasses.fields(cast(Any, strategy))
+        fields = [field for field in dataclasses.fields(cast(Any, strategy)) if field.repr]
         settings = [f"{field.name}={getattr(strategy, field.name)}" for field in fields]
         about = [_about(name, plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
         rows.append({"name": shown, "about": " ".join(about).strip()})

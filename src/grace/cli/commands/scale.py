@@ -19,6 +19,7 @@ SCALE_EXAMPLES = examples(
 THRESHOLD_EXAMPLES = examples(
     "grace threshold runs/qwen --target-accuracy 0.9",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --budget 8",
+    "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --strategy grace-vote",
     "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --drop 0.05",
 )
 
@@ -91,6 +92,13 @@ def threshold(
         int | None,
         typer.Option(show_default="8", help="With early-stop: largest number of samples."),
     ] = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="With early-stop: grace-es, or grace-vote, fitted on half of the questions.",
+        ),
+    ] = "grace-es",
     drop: Annotated[
         float | None,
         typer.Option(
@@ -115,6 +123,7 @@ def threshold(
         delta=delta,
         budget=budget,
         alpha=drop,
+        strategy=strategy,
         device=device,
     )
     _show_threshold(chosen, path, as_json=as_json)
@@ -141,7 +150,9 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
-    options += " --strategy es" if options and chosen.budget == 1 else ""  # one sample is no vote
+    options += (
+        f" --strategy {chosen.strategy}" if options and chosen.budget == 1 else ""
+    )  # one sample is no vote
     if options and chosen.temperature != TEMPERATURE:
         options += f" --temperature {chosen.temperature:g}"
     show_next(path, options=options)

@@ -20,13 +20,13 @@ from grace.pipeline import stages_alike
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.sampling import is_answered
-from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool
+from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool, votes_of
 from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
 from grace.pipeline.stages.score import estimator_of, own_estimator
 from grace.report import Replay
-from grace.scaling import BUDGETS, Curve, Pool, pair_wins, replay
+from grace.scaling import BUDGETS, Curve, Pool, fit_vote, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
-from grace.strategies import Policy, policy
+from grace.strategies import BUDGET, FittedVote, Policy, fitted_vote, policy
 
 COUNTING = ("sc", "asc", "asc,rule=beta", "esc")  # strategies that only count answers
 READING = ("sc", "es")  # strategies that are replayed with every estimator
@@ -42,12 +42,16 @@ JOINT_PARTS = {
 
 
 class ScaleSettings(NamedTuple):
-    """Samples per question, further estimators and strategies, and the orders of a replay."""
+    """Samples per question, further estimators and strategies, and the orders of a replay.
+
+    With `fit`, GrACE-vote is fitted first, to samples of the validation questions.
+    """
 
     samples: int = 32
     estimators: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
     orders: int = 50
+    fit: bool = True
 
 
 def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) -> dict[str, Any]:
@@ -92,7 +96,12 @@ def _scale(context: Context, chosen: ScaleSettings) -> dict[str, Any]:
     if directory.frozen:
         pool = _draw(context, "tuned", chosen.samples)
         _copy_pool(context, pool, context, chosen.samples)
-    sides = [_side(context, answers, policies[answers], chosen) for answers in SIDES]
+    vote = _fitted(context) if chosen.fit else fitted_vote(directory.path)
+    learnt = [_learnt(one, vote) for one in policies["tuned"]]
+    sides = [
+        _side(context, answers, learnt if answers == "tuned" else policies[answers], chosen)
+        for answers in SIDES
+    ]
     replayed = _replay(context, sides, chosen)
     directory.forget("scale", ("scaling.*",))  # so that a kill leaves no two files of two replays
     written = write_replay(
@@ -105,6 +114,26 @@ def _scale(context: Context, chosen: ScaleSettings) -> dict[str, Any]:
     inputs = [path for s in sides for path in (s.split.responses.path, s.split.grades.path)]
     directory.finish("scale", chosen._asdict(), inputs, [directory.scaling, directory.replay])
     return written
+
+
+def _fitted(context: Context) -> FittedVote:
+    """Fit GrACE-vote to samples of the validation questions, and store it in the run."""
+    pool = votes_of(context, "validation", BUDGET)
+    vote = fit_vote(pool, context.settings.seed)
+    about = {
+        "questions": pool.num_questions,
+        "samples": pool.num_samples,
+        "temperature": context.settings.sample.draw_temperature,
+    }
+    write_json(context.directory.vote, dataclasses.asdict(vote) | about)
+    return vote
+
+
+def _learnt(policy: Policy, vote: FittedVote | None) -> Policy:
+    """Return a policy with what was fitted, if it is a vote by the model's own confidences."""
+    if policy.estimator != OWN or not isinstance(policy.strategy, FittedVote):
+        return policy
+    return policy._replace(strategy=policy.strategy.learnt(vote))
 
 
 class _Side(NamedTuple):
@@ -190,7 +219,7 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
                 f"estimator {name} compares a response with further samples of its question, which "
                 "the samples of a vote do not have; leave it out"
             )
-    names = [*COUNTING, f"{OWN}-cisc", f"{OWN}-best"]
+    names = [*COUNTING, *(f"{OWN}-{rule}" for rule in ("cisc", "best", "vote"))]
     names += [f"{name}-{rule}" for name in estimators for rule in READING]
     policies: dict[Answers, list[Policy]] = {"base": [], "tuned": []}
     named = {one.name: one for one in map(policy, [*names, *chosen.strategies])}

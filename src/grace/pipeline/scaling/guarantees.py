@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ import numpy as np
 from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import answer_tuned, sampling_for
-from grace.pipeline.scaling.pools import OWN, draw_pool, read_pool
+from grace.pipeline.scaling.pools import OWN, draw_pool, votes_of
 from grace.progress import say
 from grace.records import Threshold, to_json
-from grace.scaling import Pool, accuracy_threshold
-from grace.scaling.guarantees import early_stops
+from grace.scaling import accuracy_threshold, fit_weights
+from grace.scaling.guarantees import Rule, early_stops
 from grace.store import write_json
-from grace.strategies import BUDGET
+from grace.strategies import BUDGET, EarlyStop, FittedVote
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
 
 MODES = ("answer", "early-stop")
+ES, VOTE = RULES = ("grace-es", "grace-vote")
 
 
 def choose_threshold(
@@ -31,10 +33,11 @@ def choose_threshold(
     delta: float = 0.05,
     budget: int | None = None,
     alpha: float | None = None,
+    strategy: str = ES,
     device: str | None = None,
 ) -> Threshold:
     """Choose a threshold for the model of a run, store it in the run, and return it."""
-    wanted = _wanted(mode, target, delta, budget, alpha)
+    wanted = _wanted(mode, target, delta, budget, alpha, strategy)
     context = open_run(path, device)
     if not context.directory.done("answer"):
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
@@ -46,20 +49,29 @@ def choose_threshold(
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
         choose = _for_answers if wanted.mode == "answer" else _for_votes
-        chosen = choose(context, wanted)
+        chosen = choose(context, wanted, strategy)
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
 
 
 def _wanted(
-    mode: str, target: float, delta: float, budget: int | None, alpha: float | None
+    mode: str,
+    target: float,
+    delta: float,
+    budget: int | None,
+    alpha: float | None,
+    strategy: str,
 ) -> Threshold:
     """Return a threshold that is still to be chosen, with the guarantee that a user asks for."""
     if mode not in MODES:
         raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
-    if mode == "answer" and (alpha is not None or budget not in (None, 1)):
-        what = "--drop" if alpha is not None else f"--budget {budget}"
+    if strategy not in RULES:
+        raise ConfigError(f"--strategy is {strategy!r}; choose from {', '.join(RULES)}")
+    given = {"--drop": alpha is not None, f"--budget {budget}": budget not in (None, 1)}
+    given[f"--strategy {strategy}"] = strategy != ES
+    if mode == "answer" and any(given.values()):
+        what = next(name for name in given if given[name])
         raise ConfigError(f"{what} needs votes; add --mode early-stop, or leave it out")
     if budget is not None and budget < 1:
         raise ConfigError(f"--budget is {budget}; use 1 or more")
@@ -67,12 +79,14 @@ def _wanted(
     check_level(delta, "delta", 0.05)
     if alpha is not None:
         check_level(alpha, "--drop", 0.05)
+        if strategy != ES:
+            raise ConfigError(f"--drop is for {ES}; leave it out, or --strategy {strategy}")
     most = 1 if mode == "answer" else budget or BUDGET
     about: dict[str, Any] = {"mode": mode, "budget": most, "target": target, "delta": delta}
     return Threshold(**about, temperature=0.0, tau=None, n=0, bound=0.0, promise="", alpha=alpha)
 
 
-def _for_answers(context: Context, wanted: Threshold) -> Threshold:
+def _for_answers(context: Context, wanted: Threshold, _: str) -> Threshold:
     """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
     rows = _independent(context)
@@ -86,11 +100,18 @@ def _for_answers(context: Context, wanted: Threshold) -> Threshold:
     return _chosen(context, wanted, guarantee, test)
 
 
-def _for_votes(context: Context, wanted: Threshold) -> Threshold:
-    """Choose the threshold for a vote that stops early, and one to drop samples if asked for."""
+def _for_votes(context: Context, wanted: Threshold, strategy: str) -> Threshold:
+    """Choose the threshold for a vote that stops, and one to drop samples if asked for.
+
+    What is fitted first, that or the weights of the vote, has half of the questions to itself.
+    """
     budget, delta = wanted.budget, wanted.delta
-    temperature = context.settings.sample.draw_temperature
-    pool, rows = _votes(context, "validation", budget, temperature), _independent(context)
+    pool, rows = votes_of(context, "validation", budget), _independent(context)
+    rule: Rule = EarlyStop
+    if strategy == VOTE:
+        weights = fit_weights(pool.take(rows[::2]), context.settings.seed)
+        rule = functools.partial(FittedVote, fall=0.0, weights=weights)
+        wanted, rows = dataclasses.replace(wanted, weights=weights), rows[1::2]
     dropping = None
     if wanted.alpha is not None:  # half of the questions for each choice
         delta /= 2
@@ -98,12 +119,13 @@ def _for_votes(context: Context, wanted: Threshold) -> Threshold:
         rows = rows[1::2]
     pool = pool.take(rows)
     drop = dropping.drop if dropping else 0.0
-    guarantee = accuracy_threshold(pool, wanted.target, budget=budget, delta=delta, drop=drop)
+    about: dict[str, Any] = {"budget": budget, "delta": delta, "drop": drop, "rule": rule}
+    guarantee = accuracy_threshold(pool, wanted.target, **about)
     test = None
     if guarantee.tau is not None:
-        pool = _votes(context, "test", budget, temperature)
+        pool = votes_of(context, "test", budget)
         left = pool.dropped(drop, budget)
-        accepted_1Q, right_1Q = early_stops(left, budget, OWN, [guarantee.tau])
+        accepted_1Q, right_1Q = early_stops(left, budget, OWN, [guarantee.tau], rule)
         test = _tested(accepted_1Q[0], right_1Q[0])
         if dropping:
             lowest_N = pool.lowest_right()
@@ -112,6 +134,7 @@ def _for_votes(context: Context, wanted: Threshold) -> Threshold:
             test["shows"] += f"; {lost} of the right samples dropped, {saved:.1%} fewer tokens"
     chosen = _chosen(context, wanted, guarantee, test)
     promise = f"{chosen.promise}; {dropping}" if dropping else chosen.promise
+    temperature = context.settings.sample.draw_temperature
     return dataclasses.replace(chosen, temperature=temperature, drop=drop, promise=promise)
 
 
@@ -151,11 +174,6 @@ def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray
     return np.array(confidence, dtype=np.float64), np.array(correct, dtype=bool)
 
 
-def _votes(context: Context, name: str, budget: int, temperature: float) -> Pool:
-    split = context.directory.split(name).tuned
-    return read_pool(draw_pool(context, "tuned", split, budget, temperature), [OWN])
-
-
 def _independent(context: Context) -> list[int]:
     """Return the first validation question of each group: the tests need independent ones."""
     questions = context.directory.split("validation").questions.read()
@@ -171,5 +189,6 @@ def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
     """Return the number of different guarantees that have been asked of these questions."""
     if earlier is None:
         return 1
-    requests = [(t.mode, t.budget, t.target, t.delta, t.alpha) for t in (earlier, chosen)]
+    asked = ("mode", "strategy", "budget", "target", "delta", "alpha")
+    requests = [[getattr(one, name) for name in asked] for one in (earlier, chosen)]
     return earlier.tries + (requests[0] != requests[1])

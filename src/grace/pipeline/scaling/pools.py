@@ -38,6 +38,13 @@ def draw_pool(
     return pool
 
 
+def votes_of(context: Context, name: str, budget: int) -> Pool:
+    """Return `budget` samples of the tuned model for every question of a split, drawn once."""
+    temperature = context.settings.sample.draw_temperature
+    split = context.directory.split(name).tuned
+    return read_pool(draw_pool(context, "tuned", split, budget, temperature), [OWN])
+
+
 def rate_pool(context: Context, name: str, pool: Split) -> None:
     """Let an estimator rate the samples of a pool, some questions at a time; resumes."""
     estimator = fitted_to(context, name)

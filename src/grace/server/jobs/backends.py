@@ -199,7 +199,8 @@ class VoteJob(Job):
         agreeing = [vote for vote in decision.votes if vote.answer == decision.answer]
         ended = any(vote.confidence is not None for vote in agreeing)
         self.emit(Piece(0, decision.text))
-        self.emit(Ended(0, "stop" if ended else "length", decision.confidence))
+        about = (decision.confidence, decision.familiar)
+        self.emit(Ended(0, "stop" if ended else "length", *about))
         ends = sum(vote.confidence is not None for vote in decision.votes)  # else cut or dropped
         tokens = decision.issued_tokens + ends
         self.emit(Finished(len(self._prompt), tokens, to_json(decision)))

@@ -6,7 +6,8 @@ const ANSWER_TEMPERATURE = 0, VOTE_TEMPERATURE = 0.8; // the defaults of the ser
 export function covers(threshold, budget, strategy) {
   if (!threshold || threshold.tau === null || threshold.budget !== budget) return false;
   const single = threshold.mode === "answer";
-  if (single !== (budget === 1) || !(single || strategy === "es")) return false;
+  const rule = threshold.weights?.length ? "grace-vote" : "es";
+  if (single !== (budget === 1) || !(single || strategy === rule)) return false;
   return threshold.temperature === (single ? ANSWER_TEMPERATURE : VOTE_TEMPERATURE);
 }
 
