@@ -1,10 +1,10 @@
 """Votes over 8 samples: accuracy, samples, and how good the vote's own confidence is.
 
 Reads finished runs, and draws in each, once, eight samples of every validation and every test
-question. `grace-vote` is fitted to the validation questions; with --halves, to each half of the
-test questions for the other half. All strategies see the same random orders. The confidence of a
-vote is that of `grace-vote`, the share of the votes for sc, asc and esc, and for the others the
-mean c of the votes for their answer. --keep writes what `tools/results.py` needs.
+question. `grace-vote` is fitted to the validation questions; with --halves SPLIT, to each half of
+that split's questions for the other half. All strategies see the same random orders. The confidence
+of a vote is that of `grace-vote`, the share of the votes for sc, asc and esc, and for the others
+the mean c of the votes for their answer. --keep writes what `tools/results.py` needs.
 
     python bench/votes.py runs/sums runs/rules --keep docs/reports/votes.json
 """
@@ -148,7 +148,7 @@ def main() -> None:
     """Print a table for each run, and keep the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--halves", action="store_true", help="fit on halves of the test questions")
+    parser.add_argument("--halves", choices=("validation", "test"), help="fit on halves of a split")
     parser.add_argument("--keep", type=Path, help="JSON file to which the sets are added")
     given = parser.parse_args()
     kept: list[dict[str, Any]] = []
@@ -156,8 +156,11 @@ def main() -> None:
         kept = json.loads(given.keep.read_text(encoding="utf-8"))
     for path in given.runs:
         context = open_run(path)
-        test = votes_of(context, "test", BUDGET)
-        fits = halves(test) if given.halves else [(votes_of(context, "validation", BUDGET), test)]
+        pools = (
+            votes_of(context, name, BUDGET)
+            for name in ([given.halves] if given.halves else ("validation", "test"))
+        )
+        fits = halves(*pools) if given.halves else [(next(pools), next(pools))]
         name = context.settings.data.task
         rows = [*rows_of(name, fits)]
         kept = [row for row in kept if row["set"] != name] + rows

@@ -171,6 +171,40 @@ def differences(name: str, task: str, train_task: str = "") -> list[str]:
     return _table(["GrACE minus", "ECE", "Brier", "AUROC"], rows)
 
 
+def votes(name: str, task: str) -> list[str]:
+    """Votes over 8 samples; bold where the paired interval against SC or GrACE-SC excludes 0."""
+    rows = []
+    for row in (row for row in _report(name) if row["set"] == task):
+        value, low, high = row["accuracy"]
+        cells = [VOTES[row["strategy"]], f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"]
+        cells.append("" if row["strategy"] == "sc" else _points(row["gain"], known=True))
+        cells += [f"{row['samples'][0]:.2f}", _needed(row["for_sc"])]
+        for metric, better in (("auroc", 1), ("brier", -1)):
+            shown, ends = _percent(row[metric][0]), row[f"{metric}_gain"][1:]
+            clear = all(better * end > 0 for end in ends)
+            cells.append(f"**{shown}**" if clear else shown)
+        rows.append([*cells, _percent(row["ece"])])
+    head = ["", "accuracy", "minus SC", "samples", "samples for SC's accuracy", "AUROC", "Brier"]
+    return _table([*head, "ECE"], rows)
+
+
+def _needed(found: Sequence[float | None]) -> str:
+    ends = ["never" if value is None else f"{value:.1f}" for value in found]
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]"
+
+
+VOTES = {
+    "sc": "SC",
+    "asc": "ASC, stop at 0.95",
+    "esc": "ESC",
+    "grace-sc": "GrACE-SC",
+    "grace-es": "GrACE-ES, stop at 0.8",
+    "grace-cisc": "GrACE-CISC",
+    "grace-best": "GrACE, the surest of all",
+    "grace-vote": "GrACE-vote",
+    "grace-vote to the end": "GrACE-vote, all 8 samples",
+    "grace-vote without a fit": "GrACE-vote without a fit",
+}
 SHORT = ("grace", "rows", "evidence", "platt", "probe", "likelihood")
 BRIER = ("grace", "probe", "platt", "likelihood", "p_true")
 BACKBONES = {
@@ -185,6 +219,7 @@ KINDS: dict[str, Callable[..., list[str]]] = {
     "short": short,
     "brier": brier,
     "differences": differences,
+    "votes": votes,
 }
 
 
@@ -193,8 +228,8 @@ def _told_apart(name: str, metric: str) -> bool:
     return metric != "ece" or _report(name).get("schema_version", 1) > 1
 
 
-def _report(name: str) -> Entry:
-    found: Entry = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
+def _report(name: str) -> Any:
+    found: Any = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
