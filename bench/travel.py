@@ -231,9 +231,9 @@ def _reduced(left: dict[str, Any], of: Any, layer: int) -> list[tuple[np.ndarray
         mean_D, spread_D = train_ND.mean(0), train_ND.std(0)
         spread_D = np.where(spread_D < 1e-6 * spread_D.max(), np.inf, spread_D)
         scaled_ND = (train_ND - mean_D) / spread_D
-        _, main_DK = np.linalg.eigh(scaled_ND.T @ scaled_ND)
+        main_KD = np.linalg.svd(scaled_ND, full_matrices=False)[2][:WIDTH]
         turn_KK = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
-        onto_DK = main_DK[:, -WIDTH:] @ turn_KK
+        onto_DK = main_KD.T @ turn_KK
         rated_ND = (left["states"][key] - mean_D) / spread_D
         found.append((scaled_ND @ onto_DK, rated_ND @ onto_DK))
     return found
