@@ -114,7 +114,7 @@ def score(context: Context) -> None:
             outputs += [test.split.responses.path, test.split.grades.path]
     validation = TestSet(context, directory.split("validation"))
     compared = COMPARED if TRAINED in estimators else ()
-    every = estimators | {name: estimator_of(settings, name) for name in compared}
+    every = {name: fitted_to(context, name) for name in compared} | estimators
     with progress("score estimators", len(every), unit="estimators") as advance:
         for name, estimator in every.items():
             rated = [*sets] if name in estimators else []
