@@ -12,7 +12,7 @@ from grace.evidence import FEATURES, Evidence, Running, along, confidence, featu
 from grace.evidence.familiar import Familiar
 from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts
 from grace.methods.grace.prompts import describe, distances
-from grace.probe.rows import Sourced, sources_in, weights_of
+from grace.probe.rows import Sourced, folds_of, sources_in, weights_of
 
 WIDTH = 20
 GROUPS = [Sourced(name, n) for name, size in (("a", 60), ("b", 30), ("c", 90)) for n in range(size)]
@@ -24,6 +24,14 @@ def test_sources_weigh_the_same_whatever_their_size():
     assert sources_in(GROUPS) == names and weight_N.mean() == pytest.approx(1)
     sums = [weight_N[[name == one for name in names]].sum() for one in "abc"]
     assert sums == pytest.approx([60, 60, 60])
+
+
+def test_folds_leave_out_sources_where_there_are_three_or_more():
+    fold_N = folds_of(GROUPS)
+    pairs = {(group.source, fold) for group, fold in zip(GROUPS, fold_N.tolist(), strict=True)}
+    assert sorted(source for source, _ in pairs) == ["a", "b", "c"] and max(fold_N) == 2
+    two = [group for group in GROUPS if group.source != "b"]
+    assert {*folds_of(two)[:60]} == {*range(5)} == {*folds_of(list(range(40)))}
 
 
 @pytest.mark.parametrize("groups", [list(range(40)), [Sourced("", n) for n in range(40)]])

@@ -76,8 +76,12 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
 
 
 def folds_of(groups_N: Sequence[Hashable], seed: int = 0) -> Array:
-    """Assign the folds of a fit."""
-    return assign_folds(groups_N, FOLDS, seed)
+    """Assign the folds of a fit: by group, or by source where there are three sources or more.
+
+    So layer and penalties of a fit to several sources are those that hold for a source left out.
+    """
+    sources = sources_in(groups_N)
+    return assign_folds(sources if len(set(sources)) >= 3 else groups_N, FOLDS, seed)
 
 
 class Sourced(NamedTuple):

@@ -109,7 +109,8 @@ def fit(
         return
     print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
     sources, folds = len({answer.source for answer in answers}), int(fitted.fold_N.max()) + 1
-    print(f"each rated by a fit and its choices that have not seen its question ({folds} folds):")
+    unseen = "question" if sources < 3 else "source"
+    print(f"each rated by a fit and its choices that have not seen its {unseen} ({folds} folds):")
     for name, (value, low, high) in metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
     if sources == 1:
