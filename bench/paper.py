@@ -52,9 +52,9 @@ FINAL = """\
 [study]
 tasks = ["qa_wikidata"]
 seeds = {seeds}
-[study.variant.ours]
+[study.variant.grace]
 method = "grace"
-report.name = "ours"
+report.name = "grace"
 report.estimators = ["grace", "likelihood", "platt", "probe", "probe_tokens"]
 """
 
@@ -120,7 +120,7 @@ def main() -> None:
         print(one.name, " / ".join(f"{100 * value:.1f}" for value in shown))
     if arguments.seeds:
         best = min(tried, key=lambda one: validation(run, one)["eval_brier"])
-        text = RECIPE.format(first=best.name, values=best.values, **places)
+        text = RECIPE.format(first="grace-paper", values=best.values, **places)
         study(run / "best", text + FINAL.format(seeds=arguments.seeds))
 
 

@@ -232,6 +232,7 @@ def _reduced(left: dict[str, Any], of: Any, layer: int) -> list[tuple[np.ndarray
         spread_D = np.where(spread_D < 1e-6 * spread_D.max(), np.inf, spread_D)
         scaled_ND = (train_ND - mean_D) / spread_D
         main_KD = np.linalg.svd(scaled_ND, full_matrices=False)[2][:WIDTH]
+        main_KD = np.pad(main_KD, ((0, WIDTH - len(main_KD)), (0, 0)))
         turn_KK = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
         onto_DK = main_KD.T @ turn_KK
         rated_ND = (left["states"][key] - mean_D) / spread_D
