@@ -224,20 +224,25 @@ def _rate(
 
 def _reduced(left: dict[str, Any], of: Any, layer: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the states of the fit and of the source left out in main directions, by place."""
-    found, rng = [], np.random.default_rng(0)
-    for place in PLACES:
-        key = f"{place}.{layer}"
-        train_ND = of(lambda one, key=key: one["states"][key])
-        mean_D, spread_D = train_ND.mean(0), train_ND.std(0)
-        spread_D = np.where(spread_D < 1e-6 * spread_D.max(), np.inf, spread_D)
-        scaled_ND = (train_ND - mean_D) / spread_D
-        main_KD = np.linalg.svd(scaled_ND, full_matrices=False)[2][:WIDTH]
-        main_KD = np.pad(main_KD, ((0, WIDTH - len(main_KD)), (0, 0)))
-        turn_KK = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
-        onto_DK = main_KD.T @ turn_KK
-        rated_ND = (left["states"][key] - mean_D) / spread_D
-        found.append((scaled_ND @ onto_DK, rated_ND @ onto_DK))
-    return found
+    rng, keys = np.random.default_rng(0), [f"{place}.{layer}" for place in PLACES]
+    return [
+        reduced(of(lambda one, key=key: one["states"][key]), left["states"][key], rng)
+        for key in keys
+    ]
+
+
+def reduced(
+    train_ND: np.ndarray, rated_ND: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return states of the fit, and others, in the main directions of those of the fit."""
+    mean_D, spread_D = train_ND.mean(0), train_ND.std(0)
+    spread_D = np.where(spread_D < 1e-6 * spread_D.max(), np.inf, spread_D)
+    scaled_ND = (train_ND - mean_D) / spread_D
+    main_KD = np.linalg.svd(scaled_ND, full_matrices=False)[2][:WIDTH]
+    main_KD = np.pad(main_KD, ((0, WIDTH - len(main_KD)), (0, 0)))
+    turn_KK = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
+    onto_DK = main_KD.T @ turn_KK
+    return scaled_ND @ onto_DK, (rated_ND - mean_D) / spread_D @ onto_DK
 
 
 def _show(name: str, right: np.ndarray, rated: list[dict[str, np.ndarray]]) -> None:

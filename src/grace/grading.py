@@ -7,9 +7,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import reprlib
 from collections.abc import Callable
 from threading import current_thread, main_thread
+from typing import Any
 
 from grace import answers, plugins
 from grace.answers import numbers, options, short_answer, yes_no
@@ -151,6 +153,15 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
         return GRADERS[kind](text, question, threshold)
     said = short_answer(text)
     return bool(said) and any(answers.alike(one, said, threshold) for one in question.answers)
+
+
+def said_in(value: Any) -> str:
+    """Return the value of a field as a text to grade."""
+    if isinstance(value, list):
+        return ", ".join(map(said_in, value))
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _own(text: str, question: Question, function: Grader, name: str) -> bool:

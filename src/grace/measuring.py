@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import json
@@ -25,7 +26,9 @@ from grace.report import (
     summarize,
     write_report,
 )
+from grace.report.inputs import FEWEST_OF_A_PART
 from grace.report.names import label
+from grace.report.rows import group_by
 from grace.store import is_run, is_study
 from grace.store.inputs import Row, located, read_rows
 from grace.tasks.columns import columns_to_read
@@ -43,7 +46,7 @@ UNPAIRED = (
 )
 FIELDS = (
     *QUESTION,
-    *("group", "source", "familiar"),
+    *("group", "source", "familiar", "fields"),
     *("choices", "response", "text", "confidence", "correct", "logprobs", "end_logprob"),
 )
 
@@ -55,6 +58,7 @@ class GradedAnswer(NamedTuple):
     Answers that share one of `keys` are to one question, or of one group (see `keys_in`).
     `logprobs` are those of its tokens and, last, of its end; None where the file has none.
     `source` is the kind of its question, `familiar` what `grace score` says of its prompt.
+    `fields` are the confidences and grades of the fields of a structured answer, by name.
     """
 
     id: str
@@ -67,6 +71,7 @@ class GradedAnswer(NamedTuple):
     keys: tuple[Hashable, ...] = ()
     source: str = ""
     familiar: float | None = None
+    fields: Mapping[str, tuple[float | None, bool]] = {}
 
 
 class Answers(NamedTuple):
@@ -109,6 +114,7 @@ def measure(
     for whole, answers in zip(tuple(results), named.values(), strict=True):
         results += whole.parts([row.source or "others" for row in answers.rated])
         results += whole.parts([_familiarity(row.familiar) for row in answers.rated])
+        results += _by_field(whole, answers.rated)
     data = ReportInput(
         name=", ".join(named),
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -170,7 +176,8 @@ def read_answers(
     count: Counter[str] = Counter()
     for where, fields in _rows(source):
         confidence = confidence_in(fields, where) if rated else None
-        correct = grade_in(fields, where)
+        grades = grades_in(fields, where)
+        correct = _of_whole(grades)
         question, asked = question_in(fields)
         number, count[question] = count[question], count[question] + 1
         if correct is None:
@@ -183,7 +190,8 @@ def read_answers(
         familiar = _share(fields.get("familiar"), "familiar", where)
         kind = (_as_text(fields.get("source")), familiar)
         keys = tuple(keys_in(fields))
-        found.append(GradedAnswer(*about, confidence, correct, logprobs, keys, *kind))
+        own = _rated_fields(fields, grades, where) if isinstance(grades, dict) else {}
+        found.append(GradedAnswer(*about, confidence, correct, logprobs, keys, *kind, own))
     ungraded = count.total() - len(found)
     if not found:
         name = str(source) if isinstance(source, str | Path) else "the rows"
@@ -252,6 +260,21 @@ def _result(name: str, rated: list[GradedAnswer], groups: Iterator[int]) -> Esti
     )
 
 
+def _by_field(whole: EstimatorResult, rated: list[GradedAnswer]) -> Iterator[EstimatorResult]:
+    """Yield the results of each field that is graded and rated, beside c of the whole answers."""
+    named = group_by(
+        ((at, name) for at, row in enumerate(rated) for name in row.fields), lambda one: one[1]
+    )
+    for name, places in sorted(named.items()):
+        rows = [at for at, _ in places]
+        found = [rated[at].fields[name] for at in rows]
+        part = whole.part(f"field {name}", rows)
+        part = dataclasses.replace(part, correct=[right for _, right in found])
+        if len(rows) >= FEWEST_OF_A_PART:
+            yield dataclasses.replace(part, confidence=[c for c, _ in found])
+            yield dataclasses.replace(part, estimator=f"{whole.estimator} (whole answer)")
+
+
 def _familiarity(value: float | None) -> str:
     if value is None:
         return "prompts of unknown kind"
@@ -307,6 +330,18 @@ def _share(given: Any, name: str, where: str) -> float | None:
     return float(value)
 
 
+def _rated_fields(
+    fields: dict[str, Any], grades: dict[str, bool], where: str
+) -> dict[str, tuple[float | None, bool]]:
+    """Return the confidence and the grade of the fields that have both (see `grace score`)."""
+    rated = _parsed_json(fields.get("fields"))
+    found = {}
+    for name in grades.keys() & rated.keys() if isinstance(rated, dict) else ():
+        about = rated[name].get("confidence") if isinstance(rated[name], dict) else rated[name]
+        found[name] = (_share(about, f"the confidence of the field {name!r}", where), grades[name])
+    return found
+
+
 def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
     """Return the log-probabilities of a response's tokens and its end, None if one is missing."""
     tokens, end = (_parsed(fields.get(key)) for key in ("logprobs", "end_logprob"))
@@ -322,13 +357,38 @@ def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
 
 
 def grade_in(fields: dict[str, Any], where: str) -> bool | None:
-    """Return whether a response is right, None where it is null."""
+    """Return whether a response is right, None where it is null; all fields of a structured one."""
+    return _of_whole(grades_in(fields, where))
+
+
+def _of_whole(grades: bool | dict[str, bool] | None) -> bool | None:
+    return all(grades.values()) if isinstance(grades, dict) else grades
+
+
+def grades_in(fields: dict[str, Any], where: str) -> bool | dict[str, bool] | None:
+    """Return the grade of a response, or those of its fields; None where nothing is graded."""
     if "correct" not in fields:
         raise DataError(f'{where}: "correct" is missing; add it: true, false, or null if unknown')
-    value = _parsed(fields["correct"])
+    value = _parsed_json(fields["correct"])
+    if isinstance(value, dict):
+        graded = {name: _grade(one, f"{where}: correct of {name!r}") for name, one in value.items()}
+        return {name: one for name, one in graded.items() if one is not None} or None
+    return _grade(value, f"{where}: correct")
+
+
+def _parsed_json(value: Any) -> Any:
+    """Return the JSON object in a cell; any other value as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def _grade(given: Any, what: str) -> bool | None:
+    value = _parsed(given)
     if value is not None and value not in (True, False):
         shown = json.dumps(value, default=str)
-        raise DataError(f"{where}: correct is {shown}; write true, false, or null if unknown")
+        raise DataError(f"{what} is {shown}; write true, false, or null if unknown")
     return None if value is None else bool(value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
@@ -22,6 +22,13 @@ class Message(TypedDict):
 
     role: str
     content: str
+
+
+class FieldValue(TypedDict):
+    """A field of a structured answer: its value, and P(it is right) in [0, 1]."""
+
+    value: Any
+    confidence: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +65,9 @@ class Response:
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
     response was cut (`finish_reason == "length"`) or dropped as hopeless on the way; an empty or
     blank response has no confidence either. `familiar` is 1 for a prompt like those of training and
-    0 for one of another kind, None where that is not known. Stored are neither `familiar` nor,
-    unless the model was trained with `grace.trace`, the `trace`.
+    0 for one of another kind, None where that is not known. `fields` are those of a structured
+    answer, if the model was fitted to such answers. Stored are neither of these nor, unless the
+    model was trained with `grace.trace`, the `trace`.
     """
 
     id: str = ""
@@ -73,6 +81,9 @@ class Response:
     confidence: float | None
     trace: tuple[float, ...] = ()
     familiar: float | None = field(default=None, metadata={"stored": False})
+    fields: Mapping[str, FieldValue] = field(
+        default_factory=dict, hash=False, metadata={"stored": False}
+    )
 
 
 @dataclass(frozen=True, slots=True)

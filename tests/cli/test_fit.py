@@ -336,3 +336,89 @@ def test_one_source_says_what_that_means_and_small_ones_count_as_one(
     tiny_run.write_lines(file, [row | {"source": "ab"[n < 7]} for n, row in enumerate(rows)])
     result = cli("fit", model, file, tmp_path / "other")
     assert result.code == 2 and "source 'b' has 7 graded answers; give at least 20" in result.err
+
+
+def structured(file: Path, count: int = 60, **changes: Any) -> Path:
+    """Answers with a field that is right where its value is even, and one that is always wrong."""
+    rows = [
+        {
+            "question": f"What is {n}?",
+            "response": json.dumps({"size": "yes" if n % 2 else "no", "of": {"tens": n}}),
+            "correct": {"size": n % 2 == 0, "of.tens": False, "absent": False},
+            **changes,
+        }
+        for n in range(count)
+    ]
+    return tiny_run.write_lines(file, rows)
+
+
+def test_fields_are_fitted_scored_and_measured(model: Path, tmp_path: Path, cli: Any) -> None:
+    """No whole answer is right, which says nothing about its fields."""
+    file, out = structured(tmp_path / "graded.jsonl"), tmp_path / "out"
+    printed = cli("fit", model, file, out, *SHORT).out
+    assert "60 graded answers, 0.0% right" in printed
+    assert "  size: 60 values, 50.0% right, ECE" in printed and "absent" not in printed
+    fields = read_card(out)["evidence"]["fields"]
+    assert sorted(fields) == ["", "of.tens", "size"]
+    scored = tmp_path / "scored.jsonl"
+    assert cli("score", out, file, "--out", scored).code == 0
+    rows = [json.loads(line) for line in scored.read_text().splitlines()]
+    for row in rows:
+        assert {name: one["value"] for name, one in row["fields"].items()} == {
+            "size": json.loads(row["response"])["size"],
+            "of.tens": json.loads(row["response"])["of"]["tens"],
+        }
+        c = row["fields"]["of.tens"]["confidence"]
+        assert 0 < c < 0.1 and row["confidence"] < 0.1
+    of_size = [row["fields"]["size"]["confidence"] for row in rows]
+    assert abs(sum(of_size) / len(rows) - 0.5) < 0.1
+    even, odd = of_size[::2], of_size[1::2]
+    assert sum(even) > sum(odd)
+    report = grace.measure(scored)
+    brier = {(row.task, row.estimator): row.brier for row in report.rows}
+    assert ("given answers: field of.tens", "scored") in brier
+    mine, whole = (
+        brier["given answers: field size", name] for name in ("scored", "scored (whole answer)")
+    )
+    right = [row["correct"]["size"] for row in rows]
+    wanted = sum((c - y) ** 2 for c, y in zip(of_size, right, strict=True)) / len(rows)
+    assert mine == pytest.approx(wanted, abs=1e-4)
+    assert whole > mine
+    assert "nothing left to score" in cli("score", out, file, "--out", scored).err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"correct": {"sise": True, "size": False}},
+            "'sise' is right, but the response has 'size'",
+        ),
+        (
+            {"correct": {"size": True, "of.tens": False}, "response": "no"},
+            "no JSON object with fields",
+        ),
+        ({"correct": {"size": "maybe"}}, "correct of 'size' is \"maybe\"; write true, false"),
+    ],
+)
+def test_wrong_grades_of_fields(
+    model: Path, tmp_path: Path, cli: Any, changes: Any, words: str
+) -> None:
+    found = cli(
+        "fit", model, structured(tmp_path / "graded.jsonl", **changes), tmp_path / "out", *SHORT
+    )
+    assert found.code == 2 and words in found.err, found.err
+
+
+def test_grades_of_fields_in_a_cell_and_of_none(tmp_path: Path) -> None:
+    from grace.measuring import grade_in, grades_in
+
+    cell = {"correct": '{"Size": true, "tens": null}'}
+    assert grades_in(cell, "") == {"Size": True} and grade_in(cell, "") is True
+    assert grades_in({"correct": {"a": None}}, "") is None
+    assert grade_in({"correct": {"a": True, "b": False}}, "") is False
+
+
+def test_a_trace_and_fields_are_not_fitted_together(model: Path, tmp_path: Path, cli: Any) -> None:
+    words = ("fit", model, structured(tmp_path / "graded.jsonl"), tmp_path / "out", "--trace")
+    assert cli(*words).code == 2

@@ -99,3 +99,37 @@ def test_an_empty_file_and_a_file_that_is_there_are_refused(tmp_path: Path, cli:
     file = tiny_run.write_lines(tmp_path / "own.jsonl", ROWS)
     result = cli("grade", file, "--out", file)
     assert result.code == 2 and rows_of(file) == ROWS
+
+
+def test_each_field_of_a_structured_answer_is_graded_by_its_own_kind(
+    tmp_path: Path, cli: Any
+) -> None:
+    accepted = {
+        "name": ["George Eliot", "Mary Ann Evans"],
+        "born": 1819,
+        "alive": False,
+        "of": {"country": "England", "unknown": None},
+        "books": ["Middlemarch, Romola"],
+    }
+    said = {"books": ["Middlemarch", "Romola"], "name": "the George Eliot", "alive": "no"}
+    said |= {"born": "1,820", "of": {"country": "Wales"}}
+    right = {"name": True, "born": False, "alive": True, "of.country": False, "books": True}
+    rows = [
+        {"question": "Who?", "answers": accepted, "response": f"Sure: {json.dumps(said)}"},
+        {"question": "Who?", "answers": json.dumps(accepted), "response": '{"born": 1819.0, "na'},
+        {"question": "Who?", "response": json.dumps(said), "correct": right},
+        {"question": "Who?", "answer": {"value": "x", "aliases": ["y"]}, "response": "Y"},
+    ]
+    file = tiny_run.write_lines(tmp_path / "own.jsonl", rows)
+    shown = cli("grade", file, "--out", tmp_path / "graded.jsonl").out
+    assert "<- born: 1,820   (1819; " in shown.splitlines()[1]
+    none = dict.fromkeys(right, False)
+    graded = [row["correct"] for row in rows_of(tmp_path / "graded.jsonl")]
+    assert graded == [right, none | {"born": True}, right, True]
+
+
+def test_a_run_says_what_to_do_with_structured_answers(tmp_path: Path, cli: Any) -> None:
+    row = {"question": "Who?", "answers": {"born": 1819}}
+    file = tiny_run.write_lines(tmp_path / "own.jsonl", [row] * 9)
+    found = cli("run", tmp_path / "run", "--model", "pocket", "--file", file)
+    assert found.code == 2 and "`grace grade` does so" in found.err

@@ -26,6 +26,9 @@ from grace.pipeline.stages.grace import write_rows_adapter
 from grace.records import is_whole
 
 BOUNDED = dataclasses.replace(EVIDENCE, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)
+WITH_FIELDS = dataclasses.replace(
+    BOUNDED, fields={"": BOUNDED, "b": dataclasses.replace(BOUNDED, bias=-1.0)}
+)
 PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCES]
 SAMPLING = Sampling(max_new_tokens=12)
 pytestmark = [
@@ -42,7 +45,7 @@ def fitted(name: str, folder: Path, task: str = "jsonl") -> Path:
     engine = TransformersEngine.load(base)
     rows = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32)
     metadata = {"base_model": str(base), "data": {"task": task, "prompt": "short"}}
-    write_rows_adapter(engine, rows, BOUNDED, folder / "adapter", metadata)
+    write_rows_adapter(engine, rows, WITH_FIELDS, folder / "adapter", metadata)
     return folder / "adapter"
 
 
@@ -115,6 +118,15 @@ def test_through_a_server_and_by_the_lines_of_the_card_it_is_the_same(tmp_path: 
         given = [one.token_ids for one in ended]
         scored = remote.confidences(prompts, given)
         assert scored == pytest.approx([one.confidence for one in ended], abs=1e-5)
+        record = engine.tokenizer.encode('{"a": "Paris", "b": 12}')
+        (ours,), (theirs,) = (one.rated(PROMPTS[:1], [record]) for one in (engine, remote))
+        assert {name: one["value"] for name, one in theirs.fields.items()} == {
+            "a": "Paris",
+            "b": 12,
+        }
+        for name, one in theirs.fields.items():
+            c = ours.fields[name]["confidence"]
+            assert one["confidence"] == pytest.approx(c, abs=1e-5)
         remote.close()
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
         for question in ("What is 3 and 21?", "Who wrote it?", "Why?"):

@@ -136,6 +136,22 @@ def test_an_answer_of_which_one_sample_is_sure_is_accepted(page: Browser) -> Non
 
 
 @in_browser
+def test_the_fields_of_a_structured_answer_are_shown(page: Browser) -> None:
+    fields = {
+        "city": {"value": "Paris", "confidence": 0.914},
+        "a.b": {"value": [1], "confidence": 0},
+    }
+    end = {"delta": {}, "finish_reason": "stop", "confidence": 0.5, "fields": fields}
+    stream = f"data: {json.dumps({'choices': [end]})}\n\n"
+    page.run(f"window.fetch = async () => new Response({json.dumps(stream)}); 0")
+    page.type("Which?")
+    page.press(*ENTER)
+    page.wait(f"{ROWS}.length === 1")
+    shown = "[...document.querySelectorAll('#fields td')].map((cell) => cell.textContent)"
+    assert page.run(shown) == ["city", '"Paris"', "0.91", "a.b", "[1]", "0.00"]
+
+
+@in_browser
 def test_a_promise_for_single_answers_is_none_for_votes(
     live: Live, finished: Any, tmp_path: Path
 ) -> None:

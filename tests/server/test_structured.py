@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from typing import Any, Literal
 
 import jsonschema
@@ -14,10 +15,11 @@ from live_server import NAME, Live
 from pydantic import BaseModel
 
 from fake_upstream import Behaviour, Server
-from grace.chat import encode_chat
+from grace.chat import encode_chat, encode_text
 from grace.engines import Sampling
 from grace.engines.local.draws import Part
 from grace.engines.structured import DEEPEST, LONGEST_SCHEMA, Allowed, Form, FormError, Forms
+from grace.evidence import Evidence
 from grace.model import Model
 from grace.records import Response
 
@@ -121,6 +123,34 @@ def test_a_forced_function_is_called(
     written = [call for part in parts for call in part.choices[0].delta.tool_calls or ()]
     assert "".join(one.function.arguments for one in written) == call.function.arguments
     assert parts[-1].choices[0].confidence == pytest.approx(answer.confidence, abs=1e-6)
+
+
+def test_each_field_has_its_value_and_confidence_whole_streamed_and_scored(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not hasattr(ask(live, response_format=FORMAT).choices[0], "fields")
+    engine: Any = live.model.engine
+    low = replace(Evidence.none(), bias=-1.0)
+    fitted = replace(Evidence.none(), fields={"": low, "size": replace(low, bias=1.0)})
+    monkeypatch.setattr(engine, "reader", replace(engine.reader, evidence=fitted))
+    (choice,) = ask(live, response_format=FORMAT).choices
+    text = choice.message.content
+    ids = encode_text(engine.tokenizer, text)
+    (wanted,) = engine.rated([encoded(live.model)], [ids])
+    assert [*wanted.fields] == ["even", "size", "tens"]
+    *_, last = ask(live, response_format=FORMAT, stream=True)
+    (called,) = ask(live, tools=[TOOL], tool_choice=CALL).choices
+    body = {"model": NAME, "input": [{"question": QUESTION, "response": text}]}
+    with live.client() as client:
+        (scored,) = client.post("/score", body=body, cast_to=object)["data"]
+    for found in (choice.fields, last.choices[0].fields, called.fields, scored["fields"]):
+        assert {name: one["value"] for name, one in found.items()} == json.loads(text)
+        for name, one in found.items():
+            c = wanted.fields[name]["confidence"]
+            assert one["confidence"] == pytest.approx(c, abs=1e-5)
+    (cut,) = ask(live, response_format=FORMAT, max_tokens=len(ids) - 2).choices
+    assert (cut.finish_reason, cut.confidence) == ("length", None)
+    assert [*cut.fields] == ["even", "size"]
 
 
 def test_the_official_client_parses_a_record_and_sends_it_back(live: Live) -> None:

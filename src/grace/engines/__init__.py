@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from grace.records import Response
+from grace.records import FieldValue, Response
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +92,14 @@ class Known(NamedTuple):
 
     logprobs: Sequence[float]
     end: float
+
+
+class Rating(NamedTuple):
+    """c of a given response, how familiar its prompt is (None: not known), and its fields."""
+
+    confidence: float | None
+    familiar: float | None
+    fields: Mapping[str, FieldValue]
 
 
 class SampleStream(Protocol):
@@ -206,8 +214,8 @@ class ModelEngine(Engine, Protocol):
 
     def rated(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
-    ) -> list[tuple[float, float | None]]:
-        """Return c of given responses, and how familiar their prompts are (None: not known).
+    ) -> list[Rating]:
+        """Return c of given responses, how familiar their prompts are, and their fields.
 
         `known` are the log-probabilities of all responses, if this very model has drawn them.
         """

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from grace.cnf import Readout
-from grace.engines import AT_ONCE, LAST, Features, Ids, Known, Sampling
+from grace.engines import AT_ONCE, LAST, Features, Ids, Known, Rating, Sampling
+from grace.engines.fields import rated
 from grace.engines.reading import NO_CNF, Reader, Scored
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
@@ -24,6 +25,7 @@ class BaseEngine(ABC):
     """Base class of all engines: scores given responses, and tells how c is read (`reader`)."""
 
     reader: Reader
+    tokenizer: Any
 
     @property
     def readout(self) -> Readout | None:
@@ -42,20 +44,22 @@ class BaseEngine(ABC):
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token)."""
-        return [c for c, _ in self.rated(prompts, responses)]
+        return [cast(float, one.confidence) for one in self.rated(prompts, responses)]
 
     def rated(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
-    ) -> list[tuple[float, float | None]]:
-        """Return c of given responses, and how familiar their prompts are (None: not known)."""
+    ) -> list[Rating]:
+        """Return c of given responses, how familiar their prompts are, and their fields."""
         if self.readout is None:
             raise ModelError(NO_CNF)
         if self.evidence is None:
             known = [Known((), 0.0)] * len(prompts)  # c is one reading
         pairs = [self.reader.read_for_c(*pair) for pair in zip(prompts, responses, strict=True)]
 
-        def rate(one: Scored) -> tuple[float, float | None]:
-            return self.reader.confidence(one), self.reader.familiar(one.readings)
+        ids = iter(responses)
+
+        def rate(one: Scored) -> Rating:
+            return rated(one, next(ids), self.reader, self.tokenizer)
 
         return self._each([p for p, _ in pairs], [r for _, r in pairs], rate, known)
 
@@ -96,7 +100,6 @@ class StepEngine(BaseEngine):
     in tokens, None if there is no limit).
     """
 
-    tokenizer: Any
     limit: int | None
 
     def plan(

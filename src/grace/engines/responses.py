@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from grace.engines.fields import rate_fields
 from grace.engines.reading import Drawn, Reader, Step
 from grace.errors import UserInputError
 from grace.evidence import Evidence, Running, along
@@ -42,6 +43,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Response
         confidence=trace[0 if reader.at_prompt else -1] if rated else None,
         trace=tuple(trace),
         familiar=reader.familiar(readings),
+        fields=rate_fields(tokenizer, tokens, logprobs, readings, reader.evidence),
     )
 
 

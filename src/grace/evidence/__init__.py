@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,8 @@ class Evidence:
         adjusted: of a recalibrated model the slopes of the two parts and the offset; else empty.
         trace: the same for c before the end of a response; None if it was not trained.
         familiar: how much the readings count by the distance of a prompt; None: always whole.
+        fields: the same for c of a field of a structured answer, by its name, "" for those of any
+            other name; empty if it was not fitted.
     """
 
     weights: tuple[float, ...]
@@ -85,13 +87,16 @@ class Evidence:
     adjusted: tuple[float, ...] = ()
     trace: Trace | None = None
     familiar: Familiar | None = None
+    fields: Mapping[str, Evidence] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
-        found = {"features": list(FEATURES), **asdict(self)}
-        for name, part in (("trace", self.trace), ("familiar", self.familiar)):
+        found = {"features": list(FEATURES), **asdict(replace(self, fields={}))}
+        fields = {name: one.to_dict() for name, one in self.fields.items()}
+        trace, familiar = (part and part.to_dict() for part in (self.trace, self.familiar))
+        for name, part in (("trace", trace), ("familiar", familiar), ("fields", fields)):
             del found[name]
-            found |= {name: part.to_dict()} if part else {}
+            found |= {name: part} if part else {}
         if not self.adjusted:
             del found["adjusted"]
         return found
@@ -103,7 +108,18 @@ class Evidence:
             data = {key: value for key, value in data.items() if key != "floor"}
         evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
-        return replace(evidence, trace=trace, familiar=familiar_in(data, len(FEATURES)))
+        fields = data.get("fields") or {}
+        if fields and not (isinstance(fields, Mapping) and "" in fields):
+            raise ModelError(
+                "grace.json has fields that this version cannot use; install the version that "
+                "fitted the model, or fit it again"
+            )
+        return replace(
+            evidence,
+            trace=trace,
+            familiar=familiar_in(data, len(FEATURES)),
+            fields={name: cls.from_dict(one) for name, one in fields.items()},
+        )
 
     @classmethod
     def in_card(cls, card: Mapping[str, Any]) -> Evidence | None:
@@ -125,6 +141,10 @@ class Evidence:
             adjusted=(rows * one, evidence * other, evidence * before + offset),
             trace=self.trace.mapped(rows, evidence, offset) if self.trace else None,
         )
+
+    def of_field(self, name: str) -> Evidence:
+        """Return what turns the readings of a field into its c."""
+        return self.fields.get(name) or self.fields[""]
 
     def of(self, logprobs: Sequence[float], end: float) -> float:
         """Return the log-odds that the log-probabilities of a response and its end add."""

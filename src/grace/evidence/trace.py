@@ -105,7 +105,7 @@ def fitted(kind: type[Fitted], data: Any, names: Sequence[str]) -> Fitted:
         values: dict[str, Any] = {
             key: tuple(map(float, value)) if key in (*VECTORS, "adjusted") else float(value)
             for key, value in found.items()
-            if key not in ("features", "trace", "familiar")
+            if key not in ("features", "trace", "familiar", "fields")
         }
         sizes = [len(values.get(key, ())) for key in VECTORS]
         if not all(math.isfinite(one) for value in values.values() for one in np.ravel(value)):

@@ -11,7 +11,7 @@ from typing import Any, Unpack, overload
 from grace.chat import encode_chat, encode_response
 from grace.chat.detokenizer import pieces
 from grace.config import DataSettings, SampleSettings
-from grace.engines import ModelEngine, Sampling
+from grace.engines import ModelEngine, Rating, Sampling
 from grace.errors import UserInputError
 from grace.model import arguments
 from grace.model.arguments import Asked, AskOptions, Choices, VoteOptions
@@ -242,18 +242,16 @@ class Model:
             UserInputError: the lengths differ, or a question or a message is not text.
             ModelError: a prompt with its response is longer than the model's context.
         """
-        return [c for c, _ in self.ratings(prompts, responses)]
+        return [one.confidence for one in self.ratings(prompts, responses)]
 
-    def ratings(
-        self, prompts: Sequence[Prompt], responses: Sequence[str]
-    ) -> list[tuple[float | None, float | None]]:
-        """Return the confidence of each response, and how familiar its prompt is (see `Reply`).
+    def ratings(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[Rating]:
+        """Return the confidence of each response, how familiar its prompt is, and its fields.
 
         The arguments and errors are those of `score`.
         """
         asked, written = self.encode_all(prompts, responses)
         found = rated(self.engine.rated, asked, written, responses)
-        return [one or (None, None) for one in found]
+        return [one or Rating(None, None, {}) for one in found]
 
     def trace(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[float]]:
         """Return the confidence along responses (arguments as for `score`), one list each.
@@ -350,6 +348,7 @@ class Model:
             unusual=evidence is not None and evidence.outside(generation.logprobs),
             familiar=generation.familiar,
             pieces=pieces(self.engine.tokenizer, generation.token_ids) if self.traces else (),
+            fields=generation.fields,
         )
 
     @functools.cached_property

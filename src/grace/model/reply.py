@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from grace import notebook
 from grace.evidence.familiar import HALF
+from grace.records import FieldValue
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,6 +31,8 @@ class Reply:
         familiar: from 1, a prompt like those of training, to 0, one of a kind that none of the
             sources had, whose confidence is that of its token probabilities; None: not known.
         pieces: the text that each token adds, of a model trained with `grace.trace`.
+        fields: of a structured answer the `value` and the `confidence` of each field by its name,
+            if the model was fitted to such answers; those of an answer that was cut are complete.
     """
 
     text: str
@@ -43,6 +47,7 @@ class Reply:
     unusual: bool = False
     familiar: float | None = None
     pieces: tuple[str, ...] = ()
+    fields: Mapping[str, FieldValue] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         """Return the answer and its confidence; the fields hold the rest."""

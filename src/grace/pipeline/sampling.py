@@ -121,7 +121,7 @@ def _rated(engine: ModelEngine, samples: Samples) -> list[Response]:
     if not is_traced(engine):
         known = _known(responses[row] for row in ended)
         found = engine.rated(*samples.token_ids(ended), known)
-        values = {row: c for row, (c, _) in zip(ended, found, strict=True)}
+        values = {row: one.confidence for row, one in zip(ended, found, strict=True)}
         return [
             dataclasses.replace(one, confidence=values.get(row))
             for row, one in enumerate(responses)

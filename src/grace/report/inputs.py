@@ -88,15 +88,19 @@ class EstimatorResult:
         for name in sorted(rows_of) if len(rows_of) > 1 else ():
             rows = rows_of[name]
             if len(rows) >= FEWEST_OF_A_PART:
-                yield replace(
-                    self,
-                    task=f"{self.task}: {name}",
-                    train_task=f"{self.train_task}: {name}",
-                    confidence=[self.confidence[row] for row in rows],
-                    correct=[self.correct[row] for row in rows],
-                    ids=[self.ids[row] for row in rows] if self.ids else (),
-                    groups=[self.groups[row] for row in rows] if self.groups else (),
-                )
+                yield self.part(name, rows)
+
+    def part(self, name: str, rows: Sequence[int]) -> EstimatorResult:
+        """Return the results of some responses, as a task of its own."""
+        return replace(
+            self,
+            task=f"{self.task}: {name}",
+            train_task=f"{self.train_task}: {name}",
+            confidence=[self.confidence[row] for row in rows],
+            correct=[self.correct[row] for row in rows],
+            ids=[self.ids[row] for row in rows] if self.ids else (),
+            groups=[self.groups[row] for row in rows] if self.groups else (),
+        )
 
     def answered(self) -> list[int]:
         """Return the positions of the responses that have a confidence."""

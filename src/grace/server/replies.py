@@ -94,6 +94,7 @@ class Envelope:
             **without(ended),
             "calibrated": self.calibrated and not ended.by_other,
             **({} if ended.familiar is None else {"familiar": ended.familiar}),
+            **({"fields": ended.fields} if ended.fields else {}),
         }
 
     def _object(self, kind: str, choices: Sequence[Json], **extra: Any) -> Json:

@@ -12,7 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from grace.server.replies import Json, Writer
 from grace.server.requests import ChatRequest, GraceOptions, Schema, Strict, Text, asking
 
-SAID = ("confidence", "no_confidence", "calibrated", "familiar")  # of a choice, in the output item
+SAID = (
+    "confidence",
+    "no_confidence",
+    "calibrated",
+    "familiar",
+    "fields",
+)  # of a choice, in the output item
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "include": ([],),

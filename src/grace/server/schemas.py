@@ -39,11 +39,19 @@ class Usage(_Answer):
     total_tokens: int
 
 
+class FieldAnswer(_Answer):
+    """The value of a field of a structured answer, and the probability that it is right."""
+
+    value: Any
+    confidence: float
+
+
 class _Rated(_Answer):
     confidence: float | None
     no_confidence: str | None = None
     calibrated: bool
     familiar: float | None = None
+    fields: dict[str, FieldAnswer] | None = None
 
 
 class _Choice(_Rated):
@@ -164,6 +172,7 @@ class _ChunkChoice(_Answer):
     confidence_so_far: float | None = None
     calibrated: bool | None = None
     familiar: float | None = None
+    fields: dict[str, FieldAnswer] | None = None
 
 
 class ChatChunkChoice(_ChunkChoice):

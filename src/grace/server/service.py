@@ -118,12 +118,13 @@ class Service:
         self.counters.count_tokens(finished)
         data = []
         for index, (found, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
-            confidence, familiar = found
+            confidence, familiar, fields = found
             self.counters.count_answer(confidence, familiar)
             calibrated = bool(body.input[index].question) or self.model.is_trained_on(prompt)
             why = {"no_confidence": EMPTY} if confidence is None else {}
             score = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
-            data.append(score | ({} if familiar is None else {"familiar": familiar}))
+            score |= {} if familiar is None else {"familiar": familiar}
+            data.append(score | ({"fields": fields} if fields else {}))
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 

@@ -84,6 +84,11 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     text = _text(fields[columns.question], f'{where}: "{columns.question}"')
     choices, labels = _choices(fields, columns, where)
     answer = _unfolded(fields, columns.answers, where) if columns.answers else None
+    if isinstance(answer, dict):
+        raise DataError(
+            f'{where}: "{columns.answers}" is an object, of fields that are graded one by one: '
+            "`grace grade` does so, and `grace fit` takes the grades; write a text here"
+        )
     answers: tuple[str, ...] = ()
     if choices and (whole_number(answer) or 0) < 0:
         answer = None  # as the Hub's data sets mark a hidden answer
@@ -142,6 +147,27 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
         flat = [text for part in parts for text in (part if isinstance(part, list) else [part])]
         return list(dict.fromkeys(flat)) if any(isinstance(p, list) for p in parts) else flat
     return value
+
+
+def field_answers(value: Any, what: str) -> dict[str, tuple[str, ...]]:
+    """Return what each field of a structured answer accepts, {} for an answer of another kind.
+
+    The names of nested fields are joined by a dot, as `grace.answers.fields` does; a field whose
+    answer is null is not known. An object with a `text` or a `value` is one answer with aliases.
+    """
+    value = spelt_in(value, what)
+    if not isinstance(value, dict) or _accepted(value) is not value:
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, one in value.items():
+        if isinstance(one, dict) and one:
+            inner = field_answers({f"{name}.{key}": each for key, each in one.items()}, what)
+            found |= inner
+        elif isinstance(one, bool):
+            found[name] = ("yes", "true") if one else ("no", "false")
+        elif one is not None:
+            found[name] = _texts(one, f"{what}: {name}")
+    return found
 
 
 def _is_flagged(value: dict[str, Any]) -> bool:

@@ -136,6 +136,9 @@ def _show_reply(reply: Reply, path: str, *, trace: bool) -> None:
     if reply.threshold is not None:
         line += f"   ({_threshold(path, reply.threshold, reply.promise)})"
     print(line)
+    for name, field in reply.fields.items():
+        value = json.dumps(field["value"], ensure_ascii=False)
+        print(f"  {name}: {value}   {_confidence(field['confidence'], value)}")
 
 
 def _show_decision(decision: Decision, path: str, budget: int) -> None:

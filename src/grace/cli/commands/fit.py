@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -22,7 +22,7 @@ from grace.tasks.columns import columns_to_read
 
 if TYPE_CHECKING:
     from grace.methods.grace.fit import Fit
-    from grace.pipeline.stages.graded import Graded
+    from grace.pipeline.stages.graded import Graded, GradedRow
 
 FEWEST = 20  # graded answers
 DRAWING = ("dir", "file", "question_field", "answer_field", "train", "validation", "test", "shots")
@@ -78,6 +78,7 @@ def fit(
     exported like any adapter.
     """
     from grace.pipeline.stages.graded import fit_graded
+    from grace.report.rows import group_by
     from grace.tasks.grouping import together
 
     what = "grace fit reads answers and does not draw, sample, grade or train"
@@ -99,20 +100,37 @@ def fit(
         "grace": {"trace": trace},
     }
     resolved = override_settings(tree, settings or [])
-    fitted = fit_graded(resolved, answers, out)
-    correct = [answer.correct for answer in answers]
+    fitted, rows = fit_graded(resolved, answers, out)
     groups = together(answer.keys for answer in answers)
-    metrics = _measure(fitted, correct, groups)
+    places_of = group_by(range(len(rows)), lambda place: rows[place].name)
+    whole, *fields = [
+        _Measured(
+            name or "",
+            [rows[place].right for place in places],
+            _measure(fitted, rows, places, groups),
+        )
+        for name, places in places_of.items()
+    ]
     if as_json:
-        shown = {name: [None if math.isnan(v) else v for v in vs] for name, vs in metrics.items()}
-        print(json.dumps({"out": str(out), "answers": len(answers), **shown}, indent=2))
+        found = {"out": str(out), "answers": len(answers), **whole.shown}
+        if fields:
+            found["fields"] = {one.name: {"values": len(one.right), **one.shown} for one in fields}
+        print(json.dumps(found, indent=2))
         return
-    print(f"{len(answers)} graded answers, {100 * sum(correct) / len(answers):.1f}% right")
+    print(f"{len(answers)} graded answers, {whole.accuracy:.1f}% right")
     sources, folds = len({answer.source for answer in answers}), int(fitted.fold_N.max()) + 1
     unseen = "question" if sources < 3 else "source"
     print(f"each rated by a fit and its choices that have not seen its {unseen} ({folds} folds):")
-    for name, (value, low, high) in metrics.items():
+    for name, (value, low, high) in whole.metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    if fields:
+        print("fields, rated in the same way:")
+    for one in sorted(fields, key=lambda one: -len(one.right)):
+        numbers = (f"{name.upper()} {100 * v:.1f}" for name, (v, *_) in one.metrics.items())
+        print(
+            f"  {one.name}: {len(one.right)} values, {one.accuracy:.1f}% right, "
+            f"{', '.join(numbers)}"
+        )
     if sources == 1:
         print(
             "one source: on questions of other kinds the confidence may be wrong; for one that "
@@ -126,14 +144,14 @@ def _graded(file: Path, source: str = "") -> Iterator[Graded]:
 
     Those without a source are of `source`.
     """
-    from grace.measuring import grade_in, in_any_case, keys_in
+    from grace.measuring import grades_in, in_any_case, keys_in
     from grace.pipeline.stages.graded import Graded
 
     # `grace label` also writes large columns
     choose = functools.partial(columns_to_read, fields=COLUMNS)
     for where, written in read_rows(file, choose=choose):
         fields = in_any_case(written, COLUMNS)
-        correct = grade_in(fields, where)
+        correct = grades_in(fields, where)
         if correct is None or fields.get("finish_reason") == "length":
             continue
         if fields.get("response") is None and fields.get("text") is not None:
@@ -159,7 +177,27 @@ def _in_sources(answers: Sequence[Graded]) -> list[Graded]:
     return [answer._replace(source="") if answer.source in few else answer for answer in answers]
 
 
-def _measure(fitted: Fit, correct: list[bool], questions: list[int]) -> dict[str, list[float]]:
+class _Measured(NamedTuple):
+    """The grades of whole answers, or of a field, and the metrics of their held-out c."""
+
+    name: str
+    right: list[bool]
+    metrics: dict[str, list[float]]
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * sum(self.right) / len(self.right)
+
+    @property
+    def shown(self) -> dict[str, list[float | None]]:
+        """The metrics as JSON has them."""
+        metrics = self.metrics.items()
+        return {name: [None if math.isnan(v) else v for v in values] for name, values in metrics}
+
+
+def _measure(
+    fitted: Fit, rows: Sequence[GradedRow], places: Sequence[int], groups: Sequence[int]
+) -> dict[str, list[float]]:
     """Return the value, lower and upper end of each metric.
 
     AUROC is that of `Fit.ranks`: the base rates that the fits of the folds have seen are the lower,
@@ -171,9 +209,11 @@ def _measure(fitted: Fit, correct: list[bool], questions: list[int]) -> dict[str
     from grace.metrics import bootstrap, evaluate
     from grace.probe.rows import sigmoid
 
-    ranked = sigmoid(fitted.ranks)
+    ranked, held_out = sigmoid(fitted.ranks)[places], fitted.held_out[places]
+    correct = [rows[place].right for place in places]
+    questions = [groups[rows[place].answer] for place in places]
     found = {}
-    for name, c in (("ece", fitted.held_out), ("brier", fitted.held_out), ("auroc", ranked)):
+    for name, c in (("ece", held_out), ("brier", held_out), ("auroc", ranked)):
         value = evaluate(c, correct, name)[name]
         low, high = bootstrap(c, correct, name, questions=questions)[name]
         if name == "auroc":

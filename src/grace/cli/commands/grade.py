@@ -31,7 +31,10 @@ EXAMPLES = (
 
 
 class Verdict(NamedTuple):
-    """A row, its grade, and the answer that votes would count; `given`: the grade is the file's."""
+    """A row, its grade, and the answer that votes would count; `given`: the grade is the file's.
+
+    `field` names that of a structured answer, whose value is then the response.
+    """
 
     where: str
     fields: dict[str, Any]
@@ -42,6 +45,7 @@ class Verdict(NamedTuple):
     answer: str | None
     given: bool
     differs: bool
+    field: str | None = None
 
 
 def grade(
@@ -81,13 +85,14 @@ def grade(
     total = 0 if str(file) == "-" else sum(1 for _ in read_rows(file))
     count: Counter[tuple[str, str]] = Counter()
     with _output(out) as target, progress("grade", total, unit="rows") as advance:
-        for verdict in _verdicts(file, grader, question_field, answer_field):
-            number = count["all", "rows"]
-            _count(count, verdict)
-            if number < show and not as_json:
-                print(_line(verdict))
+        for verdicts in _verdicts(file, grader, question_field, answer_field):
+            for verdict in verdicts:
+                number = count["all", "rows"]
+                _count(count, verdict)
+                if number < show and not as_json:
+                    print(_line(verdict))
             if target:
-                target.write(json.dumps(_row(verdict), ensure_ascii=False, default=str) + "\n")
+                target.write(json.dumps(_row(verdicts), ensure_ascii=False, default=str) + "\n")
             advance(1)
         if not count["all", "rows"]:
             wanted = '{"answers": [...], "response": "..."}'
@@ -119,7 +124,8 @@ def _output(out: Path | None) -> Iterator[IO[str] | None]:
         partial.unlink(missing_ok=True)
 
 
-def _verdicts(file: Path, name: str, question: str, answer: str) -> Iterator[Verdict]:
+def _verdicts(file: Path, name: str, question: str, answer: str) -> Iterator[list[Verdict]]:
+    """Yield the verdict on each row, or those on the fields of a structured answer."""
     from grace.config import DataSettings
     from grace.grading import load_grader
     from grace.store.inputs import read_rows
@@ -138,7 +144,7 @@ def _verdicts(file: Path, name: str, question: str, answer: str) -> Iterator[Ver
 
 def _verdict(
     where: str, fields: dict[str, Any], data: Any, file: Path, name: str, grader: Any
-) -> Verdict:
+) -> list[Verdict]:
     """Return the verdict on a row; a grade of the file holds where no accepted answer is known."""
     from grace.answers import kind_of, read
     from grace.measuring import grade_in, in_any_case
@@ -148,6 +154,8 @@ def _verdict(
     if known.get("response") is None and known.get("text") is not None:
         known["response"] = known["text"]  # as `grace label` calls it
     response = response_in(known, fields, where)
+    if structured := _accepted_fields(where, fields, known, data):
+        return [*_of_fields(where, fields, response, structured, name, grader)]
     question = _question(where, fields, known, data, file)
     accepted, choices = question.answers, question.choices
     given = grade_in(known, where) if "correct" in known else None
@@ -163,7 +171,43 @@ def _verdict(
     correct = grader(response, question) if accepted else bool(given)
     differs = bool(accepted) and given is not None and given != correct
     about = (where, fields, response, accepted, kind, correct, answer)
-    return Verdict(*about, given=not accepted, differs=differs)
+    return [Verdict(*about, given=not accepted, differs=differs)]
+
+
+def _accepted_fields(
+    where: str, fields: dict[str, Any], known: dict[str, Any], data: Any
+) -> dict[str, tuple[str, ...]]:
+    """Return what the fields of a structured answer accept, {} for an answer of another kind."""
+    from grace.tasks.values import field_answers
+
+    named = data.answer_field or next((key for key in ("answers", "answer") if key in known), "")
+    given = fields.get(named) if data.answer_field else known.get(named)
+    return {} if isinstance(given, str) and "{" not in given else field_answers(given, where)
+
+
+def _of_fields(
+    where: str,
+    fields: dict[str, Any],
+    response: str,
+    accepted: dict[str, tuple[str, ...]],
+    name: str,
+    grader: Any,
+) -> Iterator[Verdict]:
+    """Yield the verdict on each field; one that the response lacks is wrong."""
+    from grace.answers import kind_of, read
+    from grace.answers.fields import fields_in
+    from grace.grading import said_in
+    from grace.records import Question
+    from grace.tasks import KINDS
+
+    found = fields_in(response)
+    for field, right in accepted.items():
+        said = said_in(found[field].value) if field in found else ""
+        kind = name if name in KINDS else kind_of(right)
+        correct = bool(said) and grader(said, Question(f"{where} {field}", "jsonl", "", right))
+        answer = read(said, kind) if said else None  # type: ignore[arg-type]
+        about = (where, fields, said, right, kind, correct, answer)
+        yield Verdict(*about, given=False, differs=False, field=field)
 
 
 def _question(
@@ -186,9 +230,14 @@ def _question(
     return parse(row, data, graded=False)
 
 
-def _row(verdict: Verdict) -> dict[str, Any]:
+def _row(verdicts: list[Verdict]) -> dict[str, Any]:
     """Return a row with its grade; what is accepted moves to `answers`, if it was in `answer`."""
+    verdict = verdicts[0]
     row = {name: value for name, value in verdict.fields.items() if value == value}
+    if verdict.given and isinstance(row.get("correct"), dict):
+        return row  # the grades of its fields
+    if verdict.field is not None:
+        return row | {"correct": {one.field: one.correct for one in verdicts}}
     if verdict.accepted and "answer" in row:
         row["answers"] = list(verdict.accepted)
     return row | {"correct": verdict.correct, "answer": verdict.answer}
@@ -200,6 +249,7 @@ def _line(verdict: Verdict) -> str:
     answer = "(nothing read)" if verdict.answer is None else _short(verdict.answer)
     differs = "; the file says otherwise" if verdict.differs else ""
     said = _short(verdict.response) or "(empty)"
+    said = said if verdict.field is None else f"{verdict.field}: {said}"
     return f"{grade}  {answer:<14}  <- {said}   ({_short(accepted)}{differs}; {verdict.where})"
 
 

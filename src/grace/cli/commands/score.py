@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from grace.model import Model
 
 
-ADDED = ("confidence", "trace", "no_confidence", "familiar")  # to each line
+ADDED = ("confidence", "trace", "no_confidence", "familiar", "fields")  # to each line
 SAME = 0.02  # difference of two confidences of one model, in other batches or on another device
 EXAMPLES = (
     examples(
@@ -135,8 +135,10 @@ def _rate(
             ]
         else:
             ratings = [
-                _rating(c) | ({} if familiar is None else {"familiar": familiar})
-                for c, familiar in model.ratings(prompts, responses)
+                _rating(c)
+                | ({} if familiar is None else {"familiar": familiar})
+                | ({"fields": fields} if fields else {})
+                for c, familiar, fields in model.ratings(prompts, responses)
             ]
     except GraceError as error:
         if len(batch) > 1:  # find the row

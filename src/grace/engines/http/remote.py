@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from grace.engines import Ids, Sampling, seed_from
+from grace.engines import Ids, Rating, Sampling, seed_from
+from grace.engines.fields import rated
 from grace.engines.http.answers import Json, UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
@@ -154,9 +155,10 @@ class Remote:
             logprobs += [step.listed[i] for i in part]
         return logprobs
 
-    async def confidence(self, prompt: Ids, response: Ids) -> float:
-        """Return c of a given response (token ids without the end token)."""
-        return self.reader.confidence(await self.scored(*self.reader.read_for_c(prompt, response)))
+    async def rated(self, prompt: Ids, response: Ids) -> Rating:
+        """Return c of a given response (token ids without the end token), and its fields."""
+        scored = await self.scored(*self.reader.read_for_c(prompt, response))
+        return rated(scored, response, self.reader, self.tokenizer)
 
     async def scored(self, prompt: Ids, response: Ids) -> Scored:
         """Return a given response: one request if c needs the end alone, else one for each step."""

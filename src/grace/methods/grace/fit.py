@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -236,6 +236,7 @@ def knowing_prompts(
     features_NF: Array,
     labels_N: Array,
     groups_N: Sequence[Hashable],
+    whole_N: Any = slice(None),
 ) -> Fit:
     """Return a fit to several sources whose rows count for familiar prompts only.
 
@@ -248,8 +249,9 @@ def knowing_prompts(
         features_NF: as in `fit_readout`, like those that follow.
         labels_N: 1 or True where the response is right.
         groups_N: its source and question.
+        whole_N: the rows whose `first_NH` is the end of a prompt; the others are fields.
     """
-    prompts = describe(first_NH, sources_in(groups_N))
+    prompts = describe(first_NH[whole_N], np.array(sources_in(groups_N))[whole_N].tolist())
     alone, evidence = fit_evidence(features_NF, labels_N, groups_N), fit.evidence
     weights_F = np.subtract(alone.weights, evidence.weights)
     familiar = Familiar(prompts.near, tuple(weights_F.tolist()), alone.bias - evidence.bias)

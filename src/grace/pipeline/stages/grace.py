@@ -20,6 +20,7 @@ from grace.config import to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
+from grace.methods.grace.fields import FieldColumns
 from grace.methods.grace.fit import Fit, choose_layer, fit_readout, knowing_prompts, read_by
 from grace.methods.grace.prompts import Prompts
 from grace.methods.grace.trace import STEPS, Steps, fit_trace
@@ -27,7 +28,7 @@ from grace.pipeline.context import Context
 from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
 from grace.pipeline.stages.features import STEP
 from grace.pipeline.stages.metadata import adapter_metadata
-from grace.probe.rows import labels_of, sourced, sources_in
+from grace.probe.rows import folds_of, labels_of, sourced, sources_in
 from grace.progress import say
 from grace.records import is_whole
 from grace.store import write_json
@@ -38,12 +39,14 @@ FIT = "fit"  # the unit under which the seconds of the fit are kept
 class FitData(NamedTuple):
     """The inputs of a fit: graded responses that ended with an end-of-sequence token.
 
-    `logprobs` are those of the tokens, and that of the end; `groups` are the questions.
+    `logprobs` are those of the tokens, and that of the end; `groups` are the questions. `names` say
+    which rows are fields of structured answers; empty: none.
     """
 
     logprobs: list[tuple[Sequence[float], float]]
     labels_N: Any
     groups: Sequence[Hashable]
+    names: Sequence[str | None] = ()
 
     @property
     def features_NF(self) -> Any:
@@ -115,6 +118,10 @@ def fit_rows(
 
     method, base, seed = context.settings.grace, context.engines.base, context.settings.seed
     phi_NF, graded = data.features_NF, (data.labels_N, data.groups)
+    columns = None
+    if any(name is not None for name in data.names):
+        columns = FieldColumns(phi_NF, data.names, data.labels_N, folds_of(data.groups, seed))
+        phi_NF = columns.matrix_NX
     compared = list(layers) if method.layer > LAST else [LAST, *layers]
 
     def features(layer: int) -> Features:
@@ -135,8 +142,12 @@ def fit_rows(
     sources = set(sources_in(data.groups))
     if layers and sources:
         block = min(layers)
-        readout = knowing_prompts(readout, block, features(block).first_ND, phi_NF, *graded)
+        prompts_N = np.array([name is None for name in data.names or [None] * len(phi_NF)])
+        first_NH = features(block).first_ND
+        readout = knowing_prompts(readout, block, first_NH, phi_NF, *graded, prompts_N)
         say(f"prompts like those of {len(sources)} sources are known by the MLP of block {block}")
+    if columns is not None:
+        readout = readout._replace(evidence=columns.split(readout.evidence))
     if along is None:
         return readout
     traced = fit_trace(readout, along, *graded, seed=seed)

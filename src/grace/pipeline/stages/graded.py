@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from grace import answers as readers
 from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
-from grace.engines import Features, LayerStates, StepStates
+from grace.engines import Features, Ids, LayerStates, StepStates
 from grace.engines.base import check_contexts
+from grace.engines.fields import Span, end_of, field_places
 from grace.errors import DataError, GraceError
 from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
@@ -38,22 +39,53 @@ class Graded(NamedTuple):
     """An answer with its grade.
 
     `asked` is a question, or the conversation before the answer; `where` is named in errors.
-    Answers that share one of `keys` are to one question, or of one group; `source` is the kind of
-    questions.
+    `correct` of a structured answer says which of its fields are right. Answers that share one of
+    `keys` are to one question, or of one group; `source` is the kind of questions.
     """
 
     asked: str | Sequence[Message]
     choices: tuple[str, ...]
     response: str
-    correct: bool
+    correct: bool | Mapping[str, bool]
     where: str = ""
     keys: Sequence[Hashable] = ()
     source: str = ""
 
+    @property
+    def grades(self) -> list[bool]:
+        """The grades of its fields, or that of the whole answer."""
+        return [self.correct] if isinstance(self.correct, bool) else [*self.correct.values()]
 
-def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> Fit:
+    @property
+    def right(self) -> bool:
+        """Whether the answer is right: all of its fields that are graded."""
+        return all(self.grades)
+
+
+class GradedRow(NamedTuple):
+    """A row of a fit: an answer by its number, or a field of it (`place` are its tokens)."""
+
+    answer: int
+    right: bool
+    name: str | None = None
+    place: Span | None = None
+
+
+class GradedFit(NamedTuple):
+    """A fit, and its rows: first the answers, then the fields of structured ones."""
+
+    fit: Fit
+    rows: list[GradedRow]
+
+
+def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> GradedFit:
     """Fit on graded answers, folded by question or group, and write an adapter directory."""
-    labels_N = labels_of([answer.correct for answer in answers], "graded answers")
+    labels_of([right for one in answers for right in one.grades], "graded answers")
+    if settings.grace.trace and any(isinstance(one.correct, Mapping) for one in answers):
+        raise DataError(
+            "a confidence at every token (--trace) and one for each field are not fitted together; "
+            "leave out --trace, or write correct: true or false for whole answers"
+        )
     task = settings.data.task or "jsonl"
     data = dataclasses.replace(settings.data, task=task, shots=0)
     grade = settings.grade
@@ -72,25 +104,32 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> F
         )
     encoded = [_encoded(context, answer) for answer in answers]
     prompts, responses = zip(*encoded, strict=True)
+    rows = [GradedRow(n, answer.right) for n, answer in enumerate(answers)]
+    for n, answer in enumerate(answers):
+        rows += _field_rows(n, answer, engine.tokenizer, responses[n])
     step_NB = np.zeros((len(responses), 0), dtype=int)
     if settings.grace.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings, engine)
-    asked = [Sourced(one.source, group) for one, group in zip(answers, groups, strict=True)]
     with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
         stored = _Stored(Path(folder))
         logprobs = _read(engine, prompts, responses, step_NB, layers, stored)
-        graded = FitData(logprobs, labels_N, asked)
+        logprobs += _read_fields(engine, encoded, logprobs, rows[len(answers) :], layers, stored)
+        graded = FitData(
+            logprobs,
+            labels_of([row.right for row in rows], "graded answers"),
+            [Sourced(answers[row.answer].source, groups[row.answer]) for row in rows],
+            [row.name for row in rows],
+        )
         readout = fit_rows(context, layers, stored.layer, graded, step_NB)
-    metadata = adapter_metadata(context, answers)
-    rows = (readout.rows_ED, readout.evidence)
-    write_rows_adapter(engine, *rows, out, metadata, readout.layer_rows, readout.prompts)
-    return readout
+    metadata, found = adapter_metadata(context, answers), (readout.rows_ED, readout.evidence)
+    write_rows_adapter(engine, *found, out, metadata, readout.layer_rows, readout.prompts)
+    return GradedFit(readout, rows)
 
 
 def _right_answers(answers: Sequence[Graded]) -> list[str]:
     """Return the right answers, which are all that is known to be accepted; [] with choices."""
-    if any(answer.choices for answer in answers):
+    if any(answer.choices or not isinstance(answer.correct, bool) for answer in answers):
         return []
     return [readers.short_answer(answer.response) for answer in answers if answer.correct]
 
@@ -113,6 +152,22 @@ def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:
     except GraceError as error:
         raise DataError(f"{answer.where}: {error}") from error
     return prompt, response
+
+
+def _field_rows(n: int, answer: Graded, tokenizer: Any, response: Ids) -> Iterator[GradedRow]:
+    """Yield the graded fields that an answer has; a field that it lacks can only be wrong."""
+    if isinstance(answer.correct, bool):
+        return
+    places = field_places(tokenizer, response)
+    for name, right in answer.correct.items():
+        if name in places:
+            yield GradedRow(n, right, name, places[name])
+        elif right:
+            has = ", ".join(map(repr, places)) or "no JSON object with fields"
+            raise DataError(
+                f"{answer.where}: correct says that the field {name!r} is right, but the response "
+                f"has {has}; names of nested fields are joined by a dot"
+            )
 
 
 class _Stored:
@@ -140,6 +195,33 @@ class _Stored:
         if 0 in like.shape[1:]:  # no steps: a file does not tell how many answers there are
             return np.zeros((len(self._array(NAMES[0])), *like.shape[1:]), like.dtype)
         return np.fromfile(self._folder / name, like.dtype).reshape(-1, *like.shape[1:])
+
+
+def _read_fields(
+    engine: Any,
+    answers: Sequence[tuple[Ids, Ids]],
+    logprobs: Sequence[tuple[Sequence[float], float]],
+    rows: Sequence[GradedRow],
+    layers: Sequence[int],
+    stored: _Stored,
+) -> list[tuple[Sequence[float], float]]:
+    """Store hidden states of fields, and return the log-probabilities of each, of its own answer's.
+
+    A field is read like an answer to all that comes before it.
+    """
+    found: list[tuple[Sequence[float], float]] = []
+    with progress("read fields", len(rows), unit="fields") as advance:
+        for start in range(0, len(rows), AT_ONCE):
+            prompts, values = [], []
+            for row in rows[start : start + AT_ONCE]:
+                (prompt, response), tokens = answers[row.answer], logprobs[row.answer][0]
+                place = cast(Span, row.place)
+                prompts.append([*prompt, *response[: place.start]])
+                values.append(response[place.start : place.end])
+                found.append((tokens[place.start : place.end], end_of(place, tokens)))
+            stored.append(engine.states(prompts, values, layers=layers))
+            advance(len(values))
+    return found
 
 
 def _read(

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.chat import refuse_longer
+from grace.engines import Rating
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
@@ -125,8 +126,7 @@ def _most_probable(engine: Any, drawing: ContinuousBatch, row: int, count: int |
 def _rate(engine: Any, choice: Choice) -> None:
     """Give a choice that a stop string has cut the confidence of what is left."""
     if choice.to_rate is not None:
-        (c,) = engine.confidences([choice.prompt], [choice.to_rate])
-        choice.end_rated(c)
+        choice.end_rated(*engine.rated([choice.prompt], [choice.to_rate]))
 
 
 def _draw_upstream(jobs: Sequence[Completion]) -> None:
@@ -150,7 +150,7 @@ async def _relay(
                 break
     choice.close(None)
     if choice.to_rate is not None:
-        choice.end_rated(await engine.remote.confidence(choice.prompt, choice.to_rate))
+        choice.end_rated(await engine.remote.rated(choice.prompt, choice.to_rate))
 
 
 def _add(engine: Any, choice: Choice, step: Step) -> bool:
@@ -240,5 +240,5 @@ class RatingJob(Job):
         if self.cancelled.is_set():
             raise Cancelled
         found = rated(self._model.engine.rated, *self._encoded, self._responses)
-        values = [one or (None, None) for one in found]
+        values = [one or Rating(None, None, {}) for one in found]
         self.emit(Finished(self.work, 0, values))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from grace.chat import encode_text
 from grace.chat.detokenizer import Detokenizer
 from grace.cnf import CNF_TOKEN
-from grace.engines import ModelEngine, Sampling
+from grace.engines import ModelEngine, Rating, Sampling
 from grace.engines.base import check_contexts
+from grace.engines.fields import rate_fields
 from grace.engines.reading import LOWEST, Drawn, log_of
 from grace.engines.structured import Allowed, Form, FormError, Forms
 from grace.errors import GraceError
-from grace.evidence import Running
+from grace.evidence import Reading, Running
+from grace.records import FieldValue
 from grace.server.jobs.queue import Failed, Finished, Job
 
 Top = tuple[tuple[str, float], ...]
@@ -59,6 +61,7 @@ class Ended(NamedTuple):
     confidence: float | None
     familiar: float | None = None
     by_other: bool = False
+    fields: Mapping[str, FieldValue] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class Choice:
     """One choice while it grows.
 
     `to_rate` is set once a choice has ended without c, as a stop string has cut it or the job rates
-    it later: the token ids to rate. Pass their confidence to `end_rated`.
+    it later: the token ids to rate. Pass what is known of them to `end_rated`.
     """
 
     def __init__(self, job: Completion, number: int) -> None:
@@ -169,6 +172,8 @@ class Choice:
         self.to_rate: list[int] | None = None
         self.allowed = None if job.allowed is None else job.allowed.begin()
         self._written: list[int] = []
+        self._readings: list[Reading] = []
+        self._logprobs: list[float] = []
         self._job, self._number, self._engine = job, number, job.engine
         self._detokenizer, self._stops = Detokenizer(job.engine.tokenizer), Stops(job.params.stop)
         self._lists_c = job.engine.readout is not None and job.engine.readout.cnf is not None
@@ -189,6 +194,7 @@ class Choice:
         if self._over or self._end is not None:
             return False
         self._running.read(drawn.readings, drawn.end)
+        self._readings.append(drawn.readings)
         at_prompt = self._engine.read_at == "prompt"
         if at_prompt and not self._tokens_drawn:
             self._first_c = self._running.at_end()
@@ -206,6 +212,7 @@ class Choice:
             return True
         self._tokens_drawn += 1
         self._written.append(drawn.token)
+        self._logprobs.append(drawn.logprob)
         so_far = None if self._job.rates_later else self._running.so_far()
         self._running.add(drawn.logprob)
         tokens = self._tokens(drawn, top, so_far)
@@ -238,12 +245,13 @@ class Choice:
             self._show(shown.text, self._tokens(self._end, self._end_top, c))
             self._finish("stop", c)
 
-    def end_rated(self, confidence: float) -> None:
+    def end_rated(self, rated: Rating) -> None:
         """End the choice before a stop string, with the confidence of the text before it."""
         self.to_rate = None
+        c = cast(float, rated.confidence)
         if self._job.params.top is not None and self._lists_c:
-            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(confidence)),), len(self._text)),))
-        self._finish("stop", confidence)
+            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(c)),), len(self._text)),))
+        self._finish("stop", c, rated.fields)
 
     def _read(self, text: str, *, last: bool = False) -> Shown:
         self._offset += len(text)
@@ -255,13 +263,23 @@ class Choice:
         else:
             self._finish("stop", None)
 
-    def _finish(self, reason: Literal["stop", "length"], confidence: float | None) -> None:
+    def _finish(
+        self,
+        reason: Literal["stop", "length"],
+        confidence: float | None,
+        fields: Mapping[str, FieldValue] | None = None,
+    ) -> None:
         self._over = True
+        if fields is None and not self._job.rates_later:
+            read, evidence = self._readings, self._engine.evidence
+            tokenizer = self._engine.tokenizer
+            fields = rate_fields(tokenizer, self._written, self._logprobs, read, evidence)
         if self._held is not None:
             self._job.show(self._held)
         tokens = self._tokens_drawn + (self._end is not None)
         familiar = None if confidence is None else self._running.familiar
-        self._job.end(Ended(self._number, reason, confidence, familiar), tokens)
+        ended = Ended(self._number, reason, confidence, familiar, fields=fields or {})
+        self._job.end(ended, tokens)
 
     def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
         """Show new text; with tokens, the last waits, as some clients drop chunks without text."""

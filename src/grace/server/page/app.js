@@ -119,12 +119,23 @@ function showSession() {
   }));
 }
 
-function showVerdict({ text, trace, kind, confidence, reason, calibrated, promise, note, done }) {
+function showFields(fields) {
+  $("fields").hidden = !fields;
+  $("fields").tBodies[0].replaceChildren(...Object.entries(fields ?? {}).map(([name, field]) => {
+    const line = element("tr");
+    line.append(element("td", "", name), element("td", "", JSON.stringify(field.value)),
+      element("td", "number", formatted(field.confidence)));
+    return line;
+  }));
+}
+
+function showVerdict({ text, trace, kind, confidence, reason, calibrated, promise, note, done, fields }) {
   $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
   showTrace(trace, text, threshold(), done && confidence !== null);
   $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
   const accepted = isAccepted(confidence);
   $("result").classList.toggle("unsure", !accepted);
+  showFields(fields);
   if (!done) {
     $("verdict").textContent = note;
     return;
@@ -217,6 +228,7 @@ async function ask(question) {
         reply.confidence = choice.confidence;
         reply.reason = choice.finish_reason;
         reply.calibrated = choice.calibrated;
+        reply.fields = choice.fields;
       }
     }
     if (event.grace?.threshold === reply.threshold && !event.grace.abstains) {
