@@ -62,7 +62,10 @@ class Silent:
         for at, made in self.engine.generate(prompts, sampling, **options):
             numbers = range(sampling.first_sample, sampling.first_sample + len(made))
             pairs = zip(numbers, made, strict=True)
-            yield at, [one if number % 2 else one._replace(**sure) for number, one in pairs]
+            yield (
+                at,
+                [one if number % 2 else dataclasses.replace(one, **sure) for number, one in pairs],
+            )
 
 
 def test_an_empty_sample_wins_no_vote(model: Model) -> None:

@@ -76,7 +76,7 @@ def test_side_by_side_is_the_batch_that_generate_gives(engine, prompt):
         wanted = together[number]
         if engine.read_at == "feed":  # a second pass, over other rows at a time
             assert generation.confidence == pytest.approx(wanted.confidence, abs=1e-6)
-            wanted = wanted._replace(confidence=generation.confidence)
+            wanted = dataclasses.replace(wanted, confidence=generation.confidence)
         assert generation == wanted
     assert stream.tokens == sum(len(generation.token_ids) for generation in together)
     second = dict(stream.start(range(4, 12)))

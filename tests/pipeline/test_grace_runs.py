@@ -249,8 +249,9 @@ def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: 
             ),
         )
         found = scale_runs(run_path, ScaleSettings(samples=2, orders=2))
-    test = RunDir(run_path).split("test")
-    assert sum(drawn) == len(test.questions.read())
+    test, validation = (RunDir(run_path).split(name) for name in ("test", "validation"))
+    asked = [*test.questions.read(), *validation.questions.read()]  # the latter for `grace-vote`
+    assert sum(drawn) == len(asked)
     base, tuned = (split.pool(2, 0.8).responses.path.read_bytes() for split in (test, test.tuned))
     assert base == tuned
     votes = {row["strategy"]: row["accuracy"] for row in found["rows"] if row["budget"] == 2}

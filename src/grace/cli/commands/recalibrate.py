@@ -16,11 +16,11 @@ TITLES = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC"}
 
 EXAMPLES = (
     examples(
-        "grace label others.jsonl labelled --model runs/mine",
         "grace recalibrate runs/mine labelled adapted",
+        "grace label others.jsonl labelled --model runs/mine",
     )
-    + "\n\nThe first command lets the model answer the questions and grades the answers; the second"
-    " fits to them. Graded answers from `grace score` will do as well."
+    + "\n\n`labelled` comes from the second command, which lets the model answer the other"
+    " questions and grades the answers. Graded answers from `grace score` will do as well."
 )
 
 
@@ -39,8 +39,8 @@ def recalibrate(
 
     Three numbers are fitted: a weight for the hidden states, one for the
     log-probabilities, and an offset. The model and its answers stay the same. OUT
-    can be asked, served and exported like any adapter. With a column `source` every
-    source counts the same, and is shown.
+    can be asked, served and exported like any adapter. With a column `source`
+    every source counts the same, and is shown.
     """
     from grace.evidence import Evidence
     from grace.measuring import read_answers
