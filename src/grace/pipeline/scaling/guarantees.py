@@ -48,8 +48,10 @@ def choose_threshold(
         )
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
-        choose = _for_answers if wanted.mode == "answer" else _for_votes
-        chosen = choose(context, wanted, strategy)
+        if wanted.mode == "answer":
+            chosen = _for_answers(context, wanted)
+        else:
+            chosen = _for_votes(context, wanted, strategy)
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
@@ -86,7 +88,7 @@ def _wanted(
     return Threshold(**about, temperature=0.0, tau=None, n=0, bound=0.0, promise="", alpha=alpha)
 
 
-def _for_answers(context: Context, wanted: Threshold, _: str) -> Threshold:
+def _for_answers(context: Context, wanted: Threshold) -> Threshold:
     """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
     rows = _independent(context)
