@@ -1,4 +1,4 @@
-"""Models with confidence in Inspect AI: `inspect eval task.py --model grace/runs/qwen`.
+"""Models with confidence in Inspect AI: `inspect eval task.py --model grace/runs/mine`.
 
 The confidence of an answer is in `output.metadata["confidence"]`, those of `num_choices` answers
 are in `output.metadata["confidences"]`; a scorer reads them from `state.output.metadata`. Messages

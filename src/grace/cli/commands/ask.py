@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from grace.model import Model, Reply
 
 EXAMPLES = examples(
-    'grace ask runs/qwen "Who wrote Middlemarch?"',
+    'grace ask runs/mine "Who wrote Middlemarch?"',
     'grace ask SmolLM2-135M-Instruct.Q4_1.gguf "Who wrote Middlemarch?"',
-    'grace ask runs/qwen "Who wrote Middlemarch?" --budget 8 --threshold 0.9',
+    'grace ask runs/mine "Who wrote Middlemarch?" --budget 8 --threshold 0.9',
     'grace ask runs/arc "Which is a prime?" --choice 4 --choice 7',
 )
 COLOURS = (196, 202, 208, 214, 220, 190, 154, 118, 82, 46)  # of a terminal's 256, red to green

@@ -26,8 +26,8 @@ from grace.errors import ConfigError
 from grace.store import is_run, read_card
 
 EXAMPLES = examples(
-    "grace label questions.parquet labelled --model runs/qwen",
-    "grace label questions.parquet labelled --model runs/qwen --samples 16 --workers 8",
+    "grace label questions.parquet labelled --model runs/mine",
+    "grace label questions.parquet labelled --model runs/mine --samples 16 --workers 8",
     "grace label questions.parquet labelled --model Qwen/Qwen2.5-7B-Instruct --engine vllm",
 )
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions

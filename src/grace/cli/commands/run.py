@@ -27,26 +27,26 @@ from grace.store import RunDir
 
 RUN_EXAMPLES = (
     examples(
-        "grace run runs/own --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
+        "grace run runs/mine --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl",
         "grace run runs/paper --recipe paper/qwen2.5-7b --dry-run",
-        "grace run runs/own --set grade.grader=exact --redo grade",
+        "grace run runs/mine --set grade.grader=exact --redo grade",
     )
     + "\n\nThe second command only prints what would be done; the third grades the answers of a"
     " finished run again, with another grader, and repeats the stages after that."
 )
 REPORT_EXAMPLES = examples(
-    "grace report runs/qwen",
-    "grace report runs/phi runs/qwen --out runs/both",
+    "grace report runs/mine",
+    "grace report runs/phi runs/mine --out runs/both",
 )
 TRAIN_EXAMPLES = (
     examples(
-        "grace run runs/qwen --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl "
+        "grace run runs/mine --model Qwen/Qwen2.5-7B-Instruct --file questions.jsonl "
         "--set method=paper --until features",
-        "torchrun --nproc-per-node 8 --no-python grace train runs/qwen",
-        "grace run runs/qwen",
+        "torchrun --nproc-per-node 8 --no-python grace train runs/mine",
+        "grace run runs/mine",
     )
     + "\n\nThe first command does the stages before the training, the last one those after it."
-    " In place of torchrun: accelerate launch --no_python grace train runs/qwen"
+    " In place of torchrun: accelerate launch --no_python grace train runs/mine"
 )
 
 

@@ -13,14 +13,14 @@ from grace.records import Threshold, to_json
 from grace.store import read_json
 
 SCALE_EXAMPLES = examples(
-    "grace scale runs/qwen",
-    "grace scale runs/qwen --samples 16 --estimators p_true",
+    "grace scale runs/mine",
+    "grace scale runs/mine --samples 16 --estimators p_true",
 )
 THRESHOLD_EXAMPLES = examples(
-    "grace threshold runs/qwen --target-accuracy 0.9",
-    "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --budget 8",
-    "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --strategy grace-vote",
-    "grace threshold runs/qwen --target-accuracy 0.9 --mode early-stop --drop 0.05",
+    "grace threshold runs/mine --target-accuracy 0.9",
+    "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --budget 8",
+    "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --strategy grace-vote",
+    "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --drop 0.05",
 )
 
 

@@ -29,8 +29,8 @@ ADDED = ("confidence", "trace", "no_confidence", "familiar", "fields")  # to eac
 SAME = 0.02  # difference of two confidences of one model, in other batches or on another device
 EXAMPLES = (
     examples(
-        "grace score runs/qwen responses.jsonl --out scored.jsonl",
-        "grace score runs/qwen responses.csv --out scored.jsonl --skip-bad",
+        "grace score runs/mine responses.jsonl --out scored.jsonl",
+        "grace score runs/mine responses.csv --out scored.jsonl --skip-bad",
     )
     + '\n\nA line is {"question": "...", "response": "..."}, with "choices" for multiple choice.'
     ' Instead of "question" it may have "prompt", the text of a user turn, or "messages", a whole'

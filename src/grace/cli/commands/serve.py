@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 SERVE_EXAMPLES = examples(
-    "grace serve runs/qwen",
-    "grace serve runs/qwen --host 0.0.0.0 --api-key $KEY",
+    "grace serve runs/mine",
+    "grace serve runs/mine --host 0.0.0.0 --api-key $KEY",
 )
 PROXY_EXAMPLES = examples(
     "grace proxy --upstream http://127.0.0.1:8001",
-    "grace proxy exported/qwen --upstream http://gpu:8001 --model lora --api-key $KEY",
-    "grace proxy exported/qwen --upstream http://gpu:8001 --fallback http://big:8002 "
+    "grace proxy exported/mine --upstream http://gpu:8001 --model lora --api-key $KEY",
+    "grace proxy exported/mine --upstream http://gpu:8001 --fallback http://big:8002 "
     "--fallback-model qwen-72b --below 0.7",
 )
 EXPORT_EXAMPLES = examples(
-    "grace export runs/qwen exported/qwen",
-    "grace export runs/qwen exported/qwen-lora --format vllm-lora",
-    "grace export runs/qwen exported/qwen-gguf --format gguf",
+    "grace export runs/mine exported/mine",
+    "grace export runs/mine exported/mine-lora --format vllm-lora",
+    "grace export runs/mine exported/mine-gguf --format gguf",
 )
 RETRIES = 2  # of a request of the proxy, whose client waits
 
