@@ -9,6 +9,7 @@ from grace.cli.commands.fit import _measure
 from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.methods.grace.fit import choose_layer, fit_readout, placed, read_by
+from grace.pipeline.stages.graded import GradedRow
 from grace.probe.rows import sigmoid
 
 WIDTH, LAYERS = 8, (0, 7)
@@ -88,7 +89,8 @@ def test_the_interval_of_a_fit_to_noise_holds_an_auroc_of_50(count):
     held, values = [], []
     for seed in range(100):
         made, right_N, _ = fitted("nothing", count, seed)
-        value, low, high = _measure(made, right_N.tolist(), list(range(count)))["auroc"]
+        rows = [GradedRow(row, right) for row, right in enumerate(right_N.tolist())]
+        value, low, high = _measure(made, rows, range(count), range(count))["auroc"]
         held.append(low <= 0.5 <= high)
         values.append(value)
     print(
