@@ -13,6 +13,7 @@ from __future__ import annotations
 from grace.scaling.discrimination import PairWins as PairWins
 from grace.scaling.discrimination import discrimination as discrimination
 from grace.scaling.discrimination import pair_wins as pair_wins
+from grace.scaling.fitting import OWN as OWN
 from grace.scaling.fitting import fit_vote as fit_vote
 from grace.scaling.fitting import fit_weights as fit_weights
 from grace.scaling.guarantees import accuracy_threshold as accuracy_threshold

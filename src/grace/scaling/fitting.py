@@ -26,7 +26,7 @@ RIDGE = 1.0  # in questions
 STEPS = 50
 LOSS = 0.005  # accuracy that stopping early may cost on the questions of the fit
 THRESHOLDS = tuple(k / 50 for k in range(1, 101))
-OWN = "grace"
+OWN = "grace"  # the estimator whose confidences come with the tuned model's samples
 
 
 def fit_vote(pool: Pool, seed: int = 0) -> FittedVote:

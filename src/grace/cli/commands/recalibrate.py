@@ -123,13 +123,14 @@ def _by_source(
     sources: list[str], before: list[float], after: list[float], correct: list[bool]
 ) -> dict[str, tuple[float, float]]:
     """Return the Brier score of each of several sources, before and after."""
-    from statistics import fmean
+    from grace.metrics import evaluate
 
     found: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(sources):
         rows = [row for row, source in enumerate(sources) if source == name]
-        old, new = (fmean((c[row] - correct[row]) ** 2 for row in rows) for c in (before, after))
-        found[name or "others"] = (old, new)
+        right = [correct[row] for row in rows]
+        old, new = (evaluate([c[row] for row in rows], right, "brier") for c in (before, after))
+        found[name or "others"] = (old["brier"], new["brier"])
     return found
 
 

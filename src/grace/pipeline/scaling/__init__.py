@@ -20,11 +20,11 @@ from grace.pipeline import stages_alike
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
 from grace.pipeline.sampling import is_answered
-from grace.pipeline.scaling.pools import OWN, describe, draw_pool, rate_pool, read_pool, votes_of
+from grace.pipeline.scaling.pools import describe, draw_pool, rate_pool, read_pool, votes_of
 from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
 from grace.pipeline.stages.score import estimator_of, own_estimator
 from grace.report import Replay
-from grace.scaling import BUDGETS, Curve, Pool, fit_vote, pair_wins, replay
+from grace.scaling import BUDGETS, OWN, Curve, Pool, fit_vote, pair_wins, replay
 from grace.store import RunDir, Split, copy_file, write_json
 from grace.strategies import BUDGET, FittedVote, Policy, fitted_vote, policy
 

@@ -12,10 +12,10 @@ import numpy as np
 from grace.errors import ConfigError, RunError
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import answer_tuned, sampling_for
-from grace.pipeline.scaling.pools import OWN, draw_pool, votes_of
+from grace.pipeline.scaling.pools import draw_pool, votes_of
 from grace.progress import say
 from grace.records import Threshold, to_json
-from grace.scaling import accuracy_threshold, fit_weights
+from grace.scaling import OWN, accuracy_threshold, fit_weights
 from grace.scaling.guarantees import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote

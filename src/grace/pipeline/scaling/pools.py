@@ -20,11 +20,10 @@ from grace.pipeline.stages.score import KnownSplits, checked, fitted_to
 from grace.progress import progress
 from grace.records import Confidence
 from grace.report.rows import Pooled, PooledConfidence
-from grace.scaling import Pool, pair_wins
+from grace.scaling import OWN, Pool, pair_wins
 from grace.store import Split
 
 UNIT = 16  # questions whose samples are rated together
-OWN = "grace"  # the estimator whose confidences come with the tuned model's samples
 METRICS = ("accuracy", "ece", "brier", "auroc")
 
 
