@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from keeping import add_keep, figure
 from timing import in_turns
 
 import grace
@@ -84,8 +85,8 @@ def with_and_without(
     texts: list[str],
     rounds: int,
     sampling: Sampling,
-) -> float:
-    """Return tokens per second of the one over the other: the median of paired rounds."""
+) -> list[float]:
+    """Return tokens per second of the one over the other, in each of the paired rounds."""
     prompts = [
         [encode_chat(e.tokenizer, [{"role": "user", "content": text}]) for text in texts]
         for e in pair
@@ -97,10 +98,10 @@ def with_and_without(
     speeds = [
         [one.result / one.processor for one in side] for side in in_turns(*work, rounds=rounds)
     ]
-    return statistics.median(a / b for a, b in zip(*speeds, strict=True))
+    return [a / b for a, b in zip(*speeds, strict=True)]
 
 
-def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -> float:
+def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -> list[float]:
     """Return the seconds of eight calls with one sample each over one call with eight."""
     engine = TransformersEngine.load(path)
     prompts = [encode_chat(engine.tokenizer, [{"role": "user", "content": t}]) for t in texts]
@@ -116,7 +117,7 @@ def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -
     slow, fast = in_turns(separately, at_once, rounds=rounds)
     pairs = list(zip(slow, fast, strict=True))
     assert all(a.result == b.result for a, b in pairs), "the two ways must give the same answers"
-    return statistics.median(a.processor / b.processor for a, b in pairs)
+    return [a.processor / b.processor for a, b in pairs]
 
 
 @contextlib.contextmanager
@@ -127,7 +128,9 @@ def batch_by_batch() -> Iterator[None]:
     transformers.ROWS_TO_COME = usual
 
 
-def uneven(path: str, texts: list[str], rounds: int, sampling: Sampling, side: str) -> None:
+def uneven(
+    path: str, texts: list[str], rounds: int, sampling: Sampling, side: str, kept: Path | None
+) -> None:
     """Print tokens per second of the two ways to draw samples of different lengths."""
     engine, _ = engines(path, same_rows=False)
     prompts = [encode_chat(engine.tokenizer, [{"role": "user", "content": t}]) for t in texts]
@@ -151,12 +154,13 @@ def uneven(path: str, texts: list[str], rounds: int, sampling: Sampling, side: s
     alike = sum(fast[0].result[i] == slow[0].result[i] for i in fast[0].result)
     tenths = np.quantile(lengths, (0.1, 0.5, 0.9, 1)).astype(int).tolist()
     speed = statistics.median(sum(lengths) / one.processor for one in fast)
-    ratio = statistics.median(b.processor / a.processor for a, b in zip(fast, slow, strict=True))
+    ratios = [b.processor / a.processor for a, b in zip(fast, slow, strict=True)]
     print(
         f"{len(lengths)} samples of {np.mean(lengths):.0f} tokens (10, 50, 90, 100 %: {tenths}); "
         f"the same ones for {alike} of {len(prompts)} questions\n"
-        f"rows replaced: {speed:.0f} tokens/s, {ratio:.2f} times those of batches"
+        f"rows replaced: {speed:.0f} tokens/s"
     )
+    figure("tokens/s, rows replaced / whole batches", ratios, kept)
 
 
 def main() -> None:
@@ -169,6 +173,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument("--uneven", type=float, metavar="T", help="temperature of uneven samples")
     parser.add_argument("--side", choices=("replaced", "batches"), default="")
+    add_keep(parser)
     arguments = parser.parse_args()
     path, longest = resolve_model(arguments.model), arguments.max_new_tokens
     texts = [
@@ -176,7 +181,7 @@ def main() -> None:
     ]
     if arguments.uneven:
         sampling = Sampling(4, arguments.uneven, 1.0, longest)
-        uneven(path, texts, arguments.rounds, sampling, arguments.side)
+        uneven(path, texts, arguments.rounds, sampling, arguments.side, arguments.keep)
         return
     for name, sampling in (
         ("greedy", Sampling(1, 0.0, 1.0, longest)),
@@ -184,13 +189,13 @@ def main() -> None:
     ):
         for same_rows, what in ((False, "without the row"), (True, "with it, not read")):
             pair = engines(path, same_rows=same_rows)
-            ratio = with_and_without(pair, texts, arguments.rounds, sampling)
-            print(f"tokens/s with confidence / {what}, {name}: {ratio:.3f}", flush=True)
+            ratios = with_and_without(pair, texts, arguments.rounds, sampling)
+            figure(f"tokens/s with confidence / {what}, {name}", ratios, arguments.keep)
         if arguments.traced:
-            ratio = with_and_without(traced(arguments.traced), texts, arguments.rounds, sampling)
-            print(f"tokens/s with a trace / without, {name}: {ratio:.3f}", flush=True)
-    ratio = one_call_for_eight(path, texts[:16], arguments.rounds, longest)
-    print(f"eight calls / one call for n = 8, per question: {ratio:.2f}x")
+            ratios = with_and_without(traced(arguments.traced), texts, arguments.rounds, sampling)
+            figure(f"tokens/s with a trace / without, {name}", ratios, arguments.keep)
+    ratios = one_call_for_eight(path, texts[:16], arguments.rounds, longest)
+    figure("eight calls / one call for n = 8, seconds", ratios, arguments.keep)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import itertools
 from pathlib import Path
 
+from keeping import add_keep, figure
 from timing import timed
 
 import grace
@@ -52,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--questions", type=int, default=1000)
+    add_keep(parser)
     arguments = parser.parse_args()
     model = grace.load(arguments.run)
     questions = questions_of(arguments.run, arguments.questions)
@@ -59,8 +61,8 @@ def main() -> None:
     tokens = sum(reply.tokens for reply in some) / len(some)
     processor, clock, worst = compare(model, questions)
     print(f"{len(questions)} questions, {tokens:.1f} tokens an answer on average")
-    print(f"single calls / ask(list), processor time: {processor:.1f}")
-    print(f"single calls / ask(list), by the clock: {clock:.1f}")
+    figure("single calls / ask(list), processor time", processor, arguments.keep)
+    figure("single calls / ask(list), by the clock", clock, arguments.keep)
     print(f"largest difference of c: {worst:.1e}")
 
 

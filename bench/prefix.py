@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from keeping import add_keep, figure
 from timing import in_turns
 from transformers.cache_utils import DynamicLayer
 
@@ -74,8 +75,8 @@ def without(what: str, engine: TransformersEngine) -> Iterator[None]:
 
 def ratio(
     work: Callable[[], Any], count: int, rounds: int, what: str, engine: TransformersEngine
-) -> tuple[float, float]:
-    """Return the questions per second with `what`, and the median ratio to those without."""
+) -> tuple[float, list[float]]:
+    """Return the questions per second with `what`, and in each round the ratio to those without."""
 
     def slowly() -> None:
         with without(what, engine):
@@ -85,7 +86,7 @@ def ratio(
         [one.processor for one in side] for side in in_turns(work, slowly, rounds=rounds, warm=0)
     )
     ratios = [b / a for a, b in zip(fast, slow, strict=True)]
-    return statistics.median(count / one for one in fast), statistics.median(ratios)
+    return statistics.median(count / one for one in fast), ratios
 
 
 def check(engine: TransformersEngine, prompts: list[list[int]], sampling: Sampling) -> Any:
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--vocabulary", type=int, help="rows of the vocabulary, random ones added")
     parser.add_argument("--only", nargs="+", help="what to measure; default: everything")
+    add_keep(parser)
     arguments = parser.parse_args()
     made = TransformersEngine.load(resolve_model(arguments.model))
     if arguments.vocabulary:
@@ -189,9 +191,8 @@ def main() -> None:
             continue
         work = make()
         speed, times = ratio(work, len(prompts), arguments.rounds, what, engine)
-        print(
-            f"{name}: {speed:.1f} questions/s, {times:.2f} times those without {what}", flush=True
-        )
+        print(f"{name}: {speed:.1f} questions/s")
+        figure(f"{name}: questions/s / those without {what}", times, arguments.keep)
 
 
 if __name__ == "__main__":

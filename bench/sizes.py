@@ -5,7 +5,7 @@ answers: the same n answers for each method, no LoRA, nothing written into the r
 (the seeds of one study) are averaged. GrACE reads the layer that the run's own fit has chosen. The
 hidden states are computed once and kept in `--states`.
 
-    python bench/sizes.py runs/wiki --sizes 100 300 1000 2000 --draws 5 --states states
+    python bench/sizes.py runs/wiki/seed-* --sizes 100 300 1000 --keep docs/reports/sizes.json
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from keeping import add_keep, keep
 from scipy.special import expit
 
 from grace.calibration import Platt
@@ -142,12 +143,12 @@ def platt(train: Answers) -> Rate:
 
 
 METHODS: dict[str, Callable[[Answers], Rate]] = {
-    "rows and evidence (GrACE)": rows,
+    "grace": rows,
     "rows": lambda train: rows(train, evidence=False),
-    "one of the rows, last step only": lambda train: rows(train, evidence=False, last=True),
-    "one row, softmax (the paper's c)": one_row,
-    "evidence alone": evidence_alone,
-    "Platt scaling": platt,
+    "last": lambda train: rows(train, evidence=False, last=True),
+    "softmax": one_row,
+    "evidence": evidence_alone,
+    "platt": platt,
 }
 
 
@@ -230,12 +231,6 @@ class Measured(NamedTuple):
     answers: int
     value_SRM: Sequence[Array]
 
-    @property
-    def cell(self) -> str:
-        """The values of the data, in percent."""
-        values = np.mean([value_RM[0] for value_RM in self.value_SRM], axis=0)
-        return " / ".join(f"{100 * value:.1f}" for value in values)
-
 
 def drawn(resamples: Resamples, c_N: Array, test: Any) -> Array:
     """Return the metrics of confidences and of their resamples: (1 + R, 3)."""
@@ -255,27 +250,20 @@ def measured(runs: Sequence[Parts], sizes: Sequence[int], draws: int) -> Iterato
                 c_N = METHODS[name](train.some(chosen))(test)
                 found.append(drawn(resamples, c_N, test))
             means.append(np.mean(found, axis=0))
-            line = {"method": name, "answers": size, "draws": [one[0].tolist() for one in found]}
-            print(json.dumps(line), flush=True)
         yield Measured(name, size, means)
 
 
-def differences(found: Sequence[Measured], size: int) -> Iterator[list[str]]:
-    """Yield GrACE minus each other method, Brier score and AUROC, with paired intervals."""
-    grace, *others = [one for one in found if one.answers == size]
-    for other in others:
-        cells = []
-        for at in range(1, len(METRICS)):
-            sides = ([value_RM[:, at] for value_RM in one.value_SRM] for one in (grace, other))
-            gap, low, high = difference(*sides)
-            cells.append(f"{100 * gap:+.1f} [{100 * low:.1f}, {100 * high:.1f}]")
-        yield [other.method, *cells]
-
-
-def table(*rows: list[str]) -> None:
-    """Print rows, the first of which is the head, as Markdown."""
-    for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]):
-        print("| " + " | ".join(row) + " |")
+def kept_rows(found: Sequence[Measured], about: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row per method and size: its metrics, and how much higher those of GrACE are."""
+    grace = {one.answers: one.value_SRM for one in found if one.method == "grace"}
+    for one in found:
+        row = {**about, "method": one.method, "answers": one.answers}
+        for at, metric in enumerate(METRICS):
+            row[metric] = round(float(np.mean([value[0, at] for value in one.value_SRM])), 5)
+            if one.method != "grace" and metric != "ece":
+                sides = ([v[:, at] for v in side] for side in (grace[one.answers], one.value_SRM))
+                row[f"grace_minus_{metric}"] = [round(float(x), 5) for x in difference(*sides)]
+        yield row
 
 
 def by_chance(c_N: Array, draws: int = 200) -> float:
@@ -290,21 +278,30 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000, 2000])
     parser.add_argument("--draws", type=int, default=5, help="random parts of each size")
     parser.add_argument("--states", type=Path, help="folder that keeps the hidden states")
+    add_keep(parser)
     arguments = parser.parse_args()
     kept = arguments.states
     runs = [read(run, kept and kept / f"{number}.npz") for number, run in enumerate(arguments.runs)]
     most = min(len(train.right) for train, _ in runs)
     sizes = [size for size in arguments.sizes if size <= most] or [most]
     right = np.concatenate([test.right for _, test in runs])
-    print(f"\n{len(right)} test answers, {100 * right.mean():.1f}% right\n")
     found = list(measured(runs, sizes, arguments.draws))
-    floor = np.mean([by_chance(rows(train)(test)) for train, test in runs])
-    print(f"\nA perfectly calibrated c would show an ECE of {100 * floor:.1f} here, by chance.\n")
-    lines = [[name, *(one.cell for one in found if one.method == name)] for name in METHODS]
-    table(["ECE / Brier / AUROC (%)", *(f"{size} answers" for size in sizes)], *lines)
-    for size in sizes:
-        print()
-        table([f"GrACE minus ({size} answers)", "Brier", "AUROC"], *differences(found, size))
+    floor = float(np.mean([by_chance(rows(train)(test)) for train, test in runs]))
+    context = open_run(arguments.runs[0])
+    about = {
+        "set": context.settings.data.task,
+        "backbone": Path(context.settings.model.path).name,
+        "runs": len(runs),
+        "draws": arguments.draws,
+        "test_answers": len(right),
+        "accuracy": round(float(right.mean()), 5),
+        "ece_by_chance": round(floor, 5),
+    }
+    lines = list(kept_rows(found, about))
+    for line in lines:
+        print(json.dumps(line))
+    if arguments.keep:
+        keep(arguments.keep, lines, ("set", "backbone", "method", "answers"))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import statistics
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from keeping import add_keep, figure
 from timing import in_turns
 
 from grace.cnf import CnfTokens, Readout
@@ -41,22 +40,9 @@ def main() -> None:
         sides = [_each(step, batches) for step in (plain_step, taught_step)]
         taken = in_turns(*sides, rounds=arguments.steps, warm=arguments.warmup)
     seconds = [[one.clock for one in side] for side in taken]
-    sft_s, grace_s = map(statistics.median, seconds)
     ratios = [one / other for other, one in zip(*seconds, strict=True)]
-    print(
-        json.dumps(
-            {
-                "model": arguments.model or "random Llama of 21 M parameters",
-                "device": str(plain.device),
-                "steps": len(ratios),
-                "sft_step_s": sft_s,
-                "grace_step_s": grace_s,
-                "ratio_of_medians": grace_s / sft_s,
-                "median_of_ratios": statistics.median(ratios),
-            },
-            indent=2,
-        )
-    )
+    what = "a step with the calibration term / a plain SFT step, seconds"
+    figure(what, ratios, arguments.keep)
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,6 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=60, help="mean prompt length, in tokens")
     parser.add_argument("--response", type=int, default=8, help="mean response length, in tokens")
+    add_keep(parser)
     return parser.parse_args()
 
 

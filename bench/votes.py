@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from keeping import add_keep, keep
 from numpy.typing import NDArray
 
 from grace.metrics import Estimate, Resamples, percentiles
@@ -149,11 +150,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--halves", choices=("validation", "test"), help="fit on halves of a split")
-    parser.add_argument("--keep", type=Path, help="JSON file to which the sets are added")
+    add_keep(parser)
     given = parser.parse_args()
-    kept: list[dict[str, Any]] = []
-    if given.keep and given.keep.exists():
-        kept = json.loads(given.keep.read_text(encoding="utf-8"))
     for path in given.runs:
         context = open_run(path)
         pools = (
@@ -163,12 +161,10 @@ def main() -> None:
         fits = halves(*pools) if given.halves else [(next(pools), next(pools))]
         name = context.settings.data.task
         rows = [*rows_of(name, fits)]
-        kept = [row for row in kept if row["set"] != name] + rows
         for row in rows:
             print(json.dumps(row))
-    if given.keep:
-        lines = ",\n".join(map(json.dumps, kept))
-        given.keep.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        if given.keep:
+            keep(given.keep, rows, ("set", "strategy"))
 
 
 if __name__ == "__main__":

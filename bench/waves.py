@@ -17,6 +17,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from keeping import add_keep, figure
 from timing import timed
 
 import grace
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--threshold", type=float, default=0.8)
+    add_keep(parser)
     arguments = parser.parse_args()
     model = grace.load(arguments.run)
     questions = RunDir(arguments.run).split("test").questions.read()[: arguments.questions]
@@ -79,9 +81,10 @@ def main() -> None:
     print(
         f"early stopping at {arguments.threshold:g}, {samples:.2f} of {BUDGET} samples on average"
     )
-    print(f"waves of {PARALLEL} / one by one, seconds: {seconds:.2f}")
-    print(f"waves of {PARALLEL}, tokens issued / used: {tokens:.2f}")
-    print(f"one prefill / one per sample, seconds: {from_one_prefill(model, questions):.2f}")
+    figure(f"waves of {PARALLEL} / one by one, seconds", seconds, arguments.keep)
+    figure(f"waves of {PARALLEL}, tokens issued / used", tokens, arguments.keep)
+    prefill = from_one_prefill(model, questions)
+    figure("one prefill / one per sample, seconds", prefill, arguments.keep)
 
 
 if __name__ == "__main__":

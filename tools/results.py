@@ -121,8 +121,7 @@ def short(*cells: str) -> list[str]:
     rows = []
     for cell, entries in found.items():
         by = {entry["estimator"]: entry for entry in entries}
-        backbone = entries[0]["backbone"].removesuffix(".gguf")
-        where = f"{BACKBONES.get(backbone, backbone)}, {cell.split('/')[1]}"
+        where = f"{_backbone(entries[0]['backbone'])}, {cell.split('/')[1]}"
         seeds = str(len(by["grace"]["seeds"]))
         shown = (_three(by[one]) if one in by else "-" for one in SHORT)
         rows.append([where, seeds, *shown])
@@ -137,10 +136,9 @@ def brier(*cells: str) -> list[str]:
         entries = _cells(*cell.split("/"))
         by = {entry["estimator"]: entry for entry in entries}
         accuracy = by["grace"]["accuracy"][0]
-        backbone = entries[0]["backbone"].removesuffix(".gguf")
         shown = (_best(by[one]["brier"]) if one in by else "-" for one in BRIER)
         seeds = len(by["grace"]["seeds"])
-        where = f"{BACKBONES.get(backbone, backbone)}, {cell.split('/')[1]}"
+        where = f"{_backbone(entries[0]['backbone'])}, {cell.split('/')[1]}"
         right, constant = _percent(accuracy), _percent(accuracy * (1 - accuracy))
         rows.append([where, str(seeds), right, *shown, constant])
     heads = [f"**{label(BRIER[0])}**", "Linear probe", *map(label, BRIER[2:]), "constant"]
@@ -188,6 +186,58 @@ def votes(name: str, task: str) -> list[str]:
     return _table([*head, "ECE"], rows)
 
 
+def sizes(name: str, answers: str) -> list[str]:
+    """One row per cell, fitted to so many answers: Brier / AUROC, and GrACE minus Platt scaling."""
+    by = {
+        (row["backbone"], row["set"], row["method"]): row
+        for row in _report(name)
+        if row["answers"] == int(answers)
+    }
+    rows = []
+    for backbone, task in dict.fromkeys(key[:2] for key in by):
+        of = {method: by[backbone, task, method] for method in SIZES}
+        shown = [f"{_percent(one['brier'])} / {_percent(one['auroc'])}" for one in of.values()]
+        minus = _points(of["platt"]["grace_minus_brier"], known=True)
+        rows.append([f"{_backbone(backbone)}, {task}", *shown, minus])
+    head = [f"{answers} answers", *map(label, SIZES), "GrACE minus Platt scaling: Brier"]
+    return _table(head, rows)
+
+
+def parts(name: str, backbone: str, task: str) -> list[str]:
+    """What each part of GrACE's fit adds in one cell, by the number of answers."""
+    found = [row for row in _report(name) if (row["backbone"], row["set"]) == (backbone, task)]
+    by = {(row["method"], row["answers"]): row for row in found}
+    counts = sorted({row["answers"] for row in found})
+    rows = [
+        [
+            shown,
+            *(" / ".join(_percent(by[method, n][metric]) for metric in METRICS) for n in counts),
+        ]
+        for method, shown in PARTS.items()
+    ]
+    return _table(["", *(f"{n:,} answers" for n in counts)], rows)
+
+
+def speed(name: str) -> list[str]:
+    """Ratios of two sides measured in one run: the median, the lowest and the highest round."""
+    return _table(
+        ["what is compared", "median", "rounds", "command"],
+        (
+            [
+                row["what"],
+                f"{row['median']:.2f}",
+                f"{row['rounds']}: {row['range'][0]:.2f} to {row['range'][1]:.2f}",
+                f"`{row['command']}`",
+            ]
+            for row in _report(name)
+        ),
+    )
+
+
+def _backbone(name: str) -> str:
+    return next((shown for key, shown in BACKBONES.items() if name.lower().startswith(key)), name)
+
+
 def _needed(found: Sequence[float | None]) -> str:
     ends = ["never" if value is None else f"{value:.1f}" for value in found]
     return f"{ends[0]} [{ends[1]}, {ends[2]}]"
@@ -205,10 +255,20 @@ VOTES = {
     "grace-vote to the end": "GrACE-vote, all 8 samples",
     "grace-vote without a fit": "GrACE-vote without a fit",
 }
+SIZES = ("platt", "evidence", "rows", "grace")
+PARTS = {
+    "grace": "GrACE: states and token-probability features",
+    "rows": "states alone",
+    "last": "the state of the last step alone",
+    "softmax": "one row in the softmax: the paper's c, as a convex fit (last layer)",
+    "evidence": "token-probability features alone",
+    "platt": "Platt scaling, on the same answers",
+}
 SHORT = ("grace", "rows", "evidence", "platt", "probe", "likelihood")
 BRIER = ("grace", "probe", "platt", "likelihood", "p_true")
 BACKBONES = {
     "m15": "Qwen2.5-Coder-1.5B-Instruct",
+    "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
     "smollm2": "SmolLM2-135M-Instruct",
     "gemma": "Gemma 3 270M",
     "closedbook-llama": "closed-book Llama (7 M)",
@@ -220,6 +280,9 @@ KINDS: dict[str, Callable[..., list[str]]] = {
     "brier": brier,
     "differences": differences,
     "votes": votes,
+    "sizes": sizes,
+    "parts": parts,
+    "speed": speed,
 }
 
 
