@@ -51,7 +51,7 @@ def test_a_gguf_file_goes_through_every_command(
     again = cli("ask", tmp_path / "merged", "What is 1?", "--json")
     ours, merged = json.loads(asked.out), json.loads(again.out)
     assert ours["text"] == merged["text"]
-    # an export that carries a block to the end is as close as tests/export/test_wider.py says
+    # an export that carries a block to the end is as close as tests/export/test_widening.py says
     assert ours["confidence"] == pytest.approx(merged["confidence"], abs=1e-4)
     assert 'license: "apache-2.0"' in (tmp_path / "merged" / "README.md").read_text()
 

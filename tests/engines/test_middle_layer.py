@@ -18,7 +18,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
-from grace.export.wider import widen
+from grace.export.widening import widen
 from grace.pipeline.stages.grace import write_rows_adapter
 from grace.records import is_whole
 

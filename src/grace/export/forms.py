@@ -27,7 +27,7 @@ from grace.engines.local.loading import (
     read_config,
 )
 from grace.errors import ConfigError, ModelError
-from grace.export.wider import FAINT, FAINT_HALF, Carried, widen
+from grace.export.widening import READINGS_SCALE, READINGS_SCALE_HALF, Carried, widen
 from grace.methods.adapter import LOG
 from grace.store import (
     AGAIN,
@@ -93,7 +93,7 @@ def write_merged(source: Source, out: Path) -> None:
         raise ConfigError(f"dtype {source.dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     loaded = load(source.base, adapter=source.adapter, device="cpu", dtype="float32")
     dtype = _base_dtype(source.base) if source.dtype == "auto" else DTYPES[source.dtype]
-    carried = carry_layer(loaded, FAINT_HALF if dtype == torch.float16 else FAINT)
+    carried = carry_layer(loaded, READINGS_SCALE_HALF if dtype == torch.float16 else READINGS_SCALE)
     model, tokenizer = carried.model.to(dtype), loaded.tokenizer
     model.config.dtype = dtype
     generation = model.generation_config
@@ -109,12 +109,12 @@ def write_merged(source: Source, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def carry_layer(loaded: Loaded, faint: float = FAINT, more: int = 0) -> Carried:
+def carry_layer(loaded: Loaded, reading_scale: float = READINGS_SCALE, more: int = 0) -> Carried:
     """Let the end of a loaded model contain what c reads in its middle, if anything (`widen`)."""
     readout = find_readout(loaded.tokenizer)
     if loaded.layer_rows is None or readout is None:
         return Carried(loaded.model)
-    return widen(loaded.model, loaded.layer_rows, readout.ids, faint, more)
+    return widen(loaded.model, loaded.layer_rows, readout.ids, reading_scale, more)
 
 
 def _base_dtype(base: str) -> torch.dtype:

@@ -1,7 +1,7 @@
 """Write a trained model as a GGUF file for llama.cpp.
 
 A base that came as a GGUF file and got only new rows is copied: all its metadata and tensors stay
-the same, whatever its architecture, or get a little wider (`grace.export.gguf_wider`).
+the same, whatever its architecture, or get a little wider (`grace.export.gguf_widening`).
 Any other model is written from its weights (`grace.export.gguf_weights`). The output head, or the
 embedding that it is tied to, is float16 at least, because c is read from it.
 
@@ -30,7 +30,7 @@ from grace.export.gguf_weights import (
     write_file,
     write_weights,
 )
-from grace.export.gguf_wider import Wider, wider
+from grace.export.gguf_widening import Widening, widening
 from grace.store import ROWS
 
 FILE, ARCHITECTURE = "model.gguf", "general.architecture"
@@ -89,7 +89,7 @@ def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[i
     carrying = None
     if layer := source.record.get("layer", 0):
         rows_EH = read_tensors(source.adapter / ROWS)["layer_rows"].float().numpy()
-        carrying = wider(reader, layer, rows_EH, readout.ids, head)
+        carrying = widening(reader, layer, rows_EH, readout.ids, head)
     base = reader.fields[ARCHITECTURE].contents()
     writer = gguf.GGUFWriter(file, carrying.architecture if carrying else base)
     rows = _copy_metadata(reader, writer, readout, source.record["rows"], carrying)
@@ -112,7 +112,7 @@ def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[i
 
 
 def _copy_metadata(
-    reader: Any, writer: Any, readout: Any, rows: int, carrying: Wider | None
+    reader: Any, writer: Any, readout: Any, rows: int, carrying: Widening | None
 ) -> int:
     """Copy all metadata, name the tokens that are read, and return the size of the vocabulary.
 

@@ -20,7 +20,7 @@ from grace.errors import ModelError
 
 CARRIED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma3_text")
 """Types of models whose blocks add to a residual stream that only RMS norms read, so that an export
-can carry a layer in the middle to the end (`grace.export.wider`). Gemma 2 caps its logits."""
+can carry a layer in the middle to the end (`grace.export.widening`). Gemma 2 caps its logits."""
 DEPTHS = (0.4, 0.5, 0.6, 0.75)
 """Depths of the blocks among which `grace.layer=-1` chooses; 1 is the last block."""
 

@@ -1,4 +1,4 @@
-"""A wider residual stream, in which c reads a layer in the middle in any engine.
+"""A widened residual stream, in which c reads a layer in the middle in any engine.
 
 A stock engine gives the products of the last state with rows of the vocabulary, and nothing of the
 layers before. So the MLP of the block that c reads writes the readings into a few more dimensions
@@ -25,10 +25,10 @@ from grace.engines.local.layers import CARRIED, LayerRows, blocks, can_carry, ml
 from grace.engines.local.loading import no_progress_bar
 from grace.errors import ModelError
 
-FAINT, FAINT_HALF = 2.0**-12, 2.0**-6
-"""Scale of the readings in the stream, so that they hardly change the norms of the rest. The second
-is for float16, which has no smaller numbers for their weights. Where a norm stands between the MLP
-and the stream, they are as much fainter again before it."""
+READINGS_SCALE, READINGS_SCALE_HALF = 2.0**-12, 2.0**-6
+"""Factors on the readings in the stream, so that they hardly change the norms of the rest. The
+second is for float16, which has no smaller numbers for their weights. Where a norm stands between
+the MLP and the stream, they are as much smaller again before it."""
 READING = ("q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj")
 WRITING = ("o_proj", "down_proj")
 WRITING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")  # of Gemma 3
@@ -46,7 +46,11 @@ class Carried(NamedTuple):
 
 
 def widen(
-    model: Any, rows: LayerRows, ids: tuple[int, ...], faint: float = FAINT, more: int = 0
+    model: Any,
+    rows: LayerRows,
+    ids: tuple[int, ...],
+    reading_scale: float = READINGS_SCALE,
+    more: int = 0,
 ) -> Carried:
     """Let a model's own logits of some tokens contain the readings of a layer in the middle."""
     kind = model.config.model_type
@@ -65,11 +69,11 @@ def widen(
         _widen_blocks(model, more, gemma)
         if gemma:  # its norm averages over the readings before they are in the stream
             block: Any = blocks(model)[rows.layer - 1]
-            block.post_feedforward_layernorm.weight[size : size + count] = 1 / faint - 1
-            scale *= faint
-        output.weight[size : size + count] = faint * scale * rows.rows_EH
+            block.post_feedforward_layernorm.weight[size : size + count] = 1 / reading_scale - 1
+            scale *= reading_scale
+        output.weight[size : size + count] = reading_scale * scale * rows.rows_EH
         _widen_norm(model.model.norm, more, gemma)
-        model.model.norm.weight[size : size + count] = 1 / faint - gemma
+        model.model.norm.weight[size : size + count] = 1 / reading_scale - gemma
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head.weight is embedding.weight
         embedding.weight = _padded(embedding.weight, (0, more))

@@ -21,8 +21,8 @@ from grace.engines.local.loading import load_tokenizer
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
-from grace.export import export_model, gguf_wider
-from grace.export.wider import FAINT_HALF, _more, widen
+from grace.export import export_model, gguf_widening
+from grace.export.widening import READINGS_SCALE_HALF, _more, widen
 from grace.pipeline.stages.grace import write_rows_adapter
 from grace.records import is_whole
 from grace.store import read_card
@@ -80,7 +80,7 @@ def test_an_export_gives_the_same_answers_and_the_same_c(
 
 @pytest.mark.parametrize(("dtype", "within"), [("bfloat16", 0.05), ("float16", 0.01)])
 def test_half_precision_keeps_c(dtype: str, within: float, tmp_path: Path) -> None:
-    """The readings are so faint in the stream that float16 needs another scale."""
+    """The readings are so small in the stream that float16 needs another scale."""
     adapter = fitted("llama_untied", tmp_path)
     out = tmp_path / "out"
     export_model(tmp_path / "none", adapter, str(tmp_path / "base"), out, dtype=dtype)
@@ -152,7 +152,9 @@ def test_heads_keep_the_size_that_a_gguf_base_gives_them(tmp_path: Path) -> None
     rows_EH = np.zeros((4, 48), dtype=np.float32)
     for extra, size in (({}, 8), ({"llama.attention.key_length": 16}, 16)):
         base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer, extra=extra)
-        made = gguf_wider.wider(gguf.GGUFReader(base), 1, rows_EH, (5, 6, 7, 8), "output.weight")
+        made = gguf_widening.widening(
+            gguf.GGUFReader(base), 1, rows_EH, (5, 6, 7, 8), "output.weight"
+        )
         assert made.head_sizes()["llama.rope.dimension_count"] == size
 
 
@@ -163,7 +165,7 @@ def test_a_gguf_base_that_cannot_get_wider_is_refused(
     model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()
     base = tiny_gguf.write(tmp_path / "b.gguf", model, tokenizer)
     adapter = fitted_on(base, tmp_path)
-    monkeypatch.setattr(gguf_wider, "ARCHITECTURES", ("qwen3",))
+    monkeypatch.setattr(gguf_widening, "ARCHITECTURES", ("qwen3",))
     with pytest.raises(ModelError, match=r"is of type llama, which cannot carry .* grace\.layer=0"):
         export_model(adapter, adapter, str(base), tmp_path / "out", form="gguf")
 
@@ -175,10 +177,10 @@ def test_the_logits_of_all_other_tokens_stay(tiny: Any) -> None:
     ids = torch.tensor([PROMPTS[0]])
     with torch.inference_mode():
         before = model(input_ids=ids).logits
-    for faint, within in ((None, 1e-4), (FAINT_HALF, 5e-2)):
+    for reading_scale, within in ((None, 1e-4), (READINGS_SCALE_HALF, 5e-2)):
         other = tiny_models.model("llama_untied")
         add_cnf(other, tiny_models.tokenizer(), head="linear")
-        widen(other, LayerRows(1, rows), readout.ids, *([faint] if faint else []))
+        widen(other, LayerRows(1, rows), readout.ids, *([reading_scale] if reading_scale else []))
         with torch.inference_mode():
             after = other(input_ids=ids).logits
         kept = [i for i in range(before.shape[-1]) if i not in readout.ids]

@@ -12,8 +12,8 @@ import torch
 import tiny_models
 from grace.engines.local.layers import LayerRows
 from grace.errors import ModelError
-from grace.export.gguf_wider import LARGE_GEMMA, wider
-from grace.export.wider import widen
+from grace.export.gguf_widening import LARGE_GEMMA, widening
+from grace.export.widening import widen
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -72,7 +72,7 @@ def test_a_file_gets_wider_as_the_model_does(tmp_path: Path) -> None:
     model = tiny_models.model("gemma3")
     rows = torch.randn(len(IDS), 48, generator=torch.Generator().manual_seed(0))
     reader = written(tmp_path / "base.gguf", model)
-    made = wider(reader, LAYER, rows.numpy(), IDS, "token_embd.weight")
+    made = widening(reader, LAYER, rows.numpy(), IDS, "token_embd.weight")
     widen(model, LayerRows(LAYER, rows), IDS, more=made.more)
     assert made.entry("gemma3.embedding_length", 32)[1] == model.config.hidden_size
     epsilon = made.entry("gemma3.attention.layer_norm_rms_epsilon", 1e-6)[1]
@@ -92,4 +92,4 @@ def test_a_file_gets_wider_as_the_model_does(tmp_path: Path) -> None:
 def test_a_gemma_whose_attention_depends_on_its_hidden_size_is_refused(tmp_path: Path) -> None:
     reader = written(tmp_path / "base.gguf", tiny_models.model("gemma3"), LARGE_GEMMA)
     with pytest.raises(ModelError, match="attention depends on its hidden size, which cannot"):
-        wider(reader, LAYER, np.zeros((4, 48)), IDS, "token_embd.weight")
+        widening(reader, LAYER, np.zeros((4, 48)), IDS, "token_embd.weight")

@@ -1,4 +1,4 @@
-"""A GGUF file whose residual stream is a little wider, as `grace.export.wider` makes a model.
+"""A GGUF file whose residual stream is a little wider, as `grace.export.widening` makes a model.
 
 Every matrix stays as it is stored: its rows grow by blocks of zero bytes, which stand for zeros in
 every type. Only the matrix that carries the readings becomes float32.
@@ -15,7 +15,7 @@ import numpy as np
 
 from grace.errors import ModelError
 from grace.export.gguf_weights import ARCHITECTURES, in_rotary_order
-from grace.export.wider import FAINT
+from grace.export.widening import READINGS_SCALE
 
 GEMMA, LARGE_GEMMA = "gemma3", 62  # and the number of blocks of the one with 27 B parameters
 READING = ("token_embd", "output", "attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")
@@ -26,7 +26,7 @@ OTHERS = ("attn_q_norm", "attn_k_norm", "rope_freqs")  # of heads
 
 
 @dataclass(frozen=True)
-class Wider:
+class Widening:
     """How a file gets wider.
 
     Attributes:
@@ -95,15 +95,15 @@ class Wider:
         if leaf in WRITING_NORMS:
             data = np.pad(data, (0, self.more), constant_values=1)
             if name == f"{block}.post_ffw_norm.weight":
-                data[places] = 1 / FAINT
+                data[places] = 1 / READINGS_SCALE
         elif leaf in NORMS:
             data = np.pad(data * np.float32(self.part**0.5), (0, self.more))
             if leaf == "output_norm":
-                data[places] = 1 / FAINT
+                data[places] = 1 / READINGS_SCALE
         elif leaf in WRITING:
             data = np.pad(data, [(0, self.more), *[(0, 0)] * (data.ndim - 1)])
             if exact:
-                scale = FAINT**2 if self.base == GEMMA else FAINT  # as in `widen`
+                scale = READINGS_SCALE**2 if self.base == GEMMA else READINGS_SCALE  # as in `widen`
                 data[places] = scale * self.part**0.5 * self.rows_EH
         elif leaf in READING and what == "weight":
             row = data.shape[1]  # numbers, or the bytes of blocks
@@ -115,7 +115,9 @@ class Wider:
         return data, kind
 
 
-def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], head: str) -> Wider:
+def widening(
+    reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], head: str
+) -> Widening:
     """Return how a file gets wider: by as much as its rows can be quantized together."""
     import gguf
 
@@ -136,7 +138,7 @@ def wider(reader: Any, layer: int, rows_EH: np.ndarray, ids: tuple[int, ...], he
         32, *(gguf.GGML_QUANT_SIZES[t.tensor_type][0] for t in reader.tensors if t.shape[0] == size)
     )
     heads = {"attn_q": queries, "attn_k": keys}
-    return Wider(base, size, more, heads, head_size, layer, rows_EH, ids, head)
+    return Widening(base, size, more, heads, head_size, layer, rows_EH, ids, head)
 
 
 def refusal(reason: str, layer: int) -> ModelError:
