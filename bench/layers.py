@@ -3,8 +3,8 @@
 GrACE reads the last hidden state, or with `grace.layer` the activations inside the MLP of a block.
 Here the same convex fit, evidence included, reads several of them, at the same three places: the
 last step, the end of the prompt and the mean over the answer. It is fitted to a run's training
-answers and rates the run's test answers; nothing is written into the run. Differences are from the
-last state.
+answers and rates the run's test answers; nothing is written into the run. `minus_brier` is the last
+state's Brier score minus this one, with a 95 % interval.
 
     python bench/layers.py runs/wiki --depths 0.4 0.5 0.6
 """
@@ -12,10 +12,11 @@ last state.
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
-from sizes import Answers, Measured, differences, drawn, ended, rows, table
+from sizes import Answers, Measured, drawn, ended, kept_rows, rows
 
 from grace.engines import LAST
 from grace.engines.local.layers import blocks
@@ -52,9 +53,8 @@ def main() -> None:
         rated, name = test[layer], f"block {layer} of {count}" if layer else "the last state"
         c_N = rows(known)(rated)
         found.append(Measured(name, size, [drawn(resamples, c_N, rated)]))
-        print(f"{name}: {found[-1].cell}", flush=True)
-    table(["", "ECE / Brier / AUROC"], *([one.method, one.cell] for one in found))
-    table(["the last state minus", "Brier score", "AUROC"], *differences(found, size))
+    for row in kept_rows(found, {"run": given.run.name}):
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

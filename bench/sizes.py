@@ -254,15 +254,15 @@ def measured(runs: Sequence[Parts], sizes: Sequence[int], draws: int) -> Iterato
 
 
 def kept_rows(found: Sequence[Measured], about: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row per method and size: its metrics, and how much higher those of GrACE are."""
-    grace = {one.answers: one.value_SRM for one in found if one.method == "grace"}
+    """Yield a row per method and size: its metrics, and the first method's minus these."""
+    first = {one.answers: one.value_SRM for one in found if one.method == found[0].method}
     for one in found:
         row = {**about, "method": one.method, "answers": one.answers}
         for at, metric in enumerate(METRICS):
             row[metric] = round(float(np.mean([value[0, at] for value in one.value_SRM])), 5)
-            if one.method != "grace" and metric != "ece":
-                sides = ([v[:, at] for v in side] for side in (grace[one.answers], one.value_SRM))
-                row[f"grace_minus_{metric}"] = [round(float(x), 5) for x in difference(*sides)]
+            if one.method != found[0].method and metric != "ece":
+                sides = ([v[:, at] for v in side] for side in (first[one.answers], one.value_SRM))
+                row[f"minus_{metric}"] = [round(float(x), 5) for x in difference(*sides)]
         yield row
 
 

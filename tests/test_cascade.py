@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from grace.cli import main
-from grace.errors import DataError, UserInputError
+from grace.errors import DataError, RunError, UserInputError
 from grace.measuring import read_both
+from grace.store import RunDir
 from grace.thresholds.cascade import cascade, curve
 
 
@@ -110,6 +111,8 @@ def test_the_command_tells_the_curve_and_the_guarantee(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small, large = map(str, files)
+    rows = [json.loads(line) for line in files[0].read_text().splitlines()]
+    write(files[0], [rows[0] | {"logprobs": None}, *rows[1:]])  # one answer has none
     plot = ["--plot", str(tmp_path / "c.svg")]
     assert run("cascade", small, large, "--target-accuracy", "0.7", *plot) == 0
     told = capsys.readouterr().out
@@ -128,3 +131,24 @@ def test_files_without_a_shared_question_are_refused(files: tuple[Path, Path]) -
         read_both(small, write(large, [{"question": "other", "correct": True}]))
     with pytest.raises(DataError, match='"confidence" is missing'):
         read_both(large, small)
+
+
+def test_a_run_counts_with_its_test_answers(finished: Path, tmp_path: Path) -> None:
+    own = finished / "run"
+    split = RunDir(own).split("test")
+    responses, grades = split.tuned.responses.read(), split.tuned.grades.read()
+    both = read_both(own, own)
+    assert both.confidence == [one.confidence for one in responses]
+    assert both.small == both.large == [one.correct for one in grades]
+    assert both.alone == 0 and both.likelihood is not None
+    texts = [question.text for question in split.questions.read()]
+    theirs = [{"question": text, "correct": True} for text in texts[1:]]
+    mixed = read_both(own, write(tmp_path / "large.jsonl", theirs))
+    assert (len(mixed.large), mixed.alone, all(mixed.large)) == (len(texts) - 1, 1, True)
+
+
+def test_a_run_without_answers_is_refused(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_bytes((finished / "run/config.json").read_bytes())
+    with pytest.raises(RunError, match="finish it first: grace run"):
+        read_both(tmp_path / "run", finished / "run")

@@ -197,7 +197,7 @@ def sizes(name: str, answers: str) -> list[str]:
     for backbone, task in dict.fromkeys(key[:2] for key in by):
         of = {method: by[backbone, task, method] for method in SIZES}
         shown = [f"{_percent(one['brier'])} / {_percent(one['auroc'])}" for one in of.values()]
-        minus = _points(of["platt"]["grace_minus_brier"], known=True)
+        minus = _points(of["platt"]["minus_brier"], known=True)
         rows.append([f"{_backbone(backbone)}, {task}", *shown, minus])
     head = [f"{answers} answers", *map(label, SIZES), "GrACE minus Platt scaling: Brier"]
     return _table(head, rows)

@@ -15,7 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.errors import DataError, packages_for
+from grace.errors import DataError, RunError, packages_for
 from grace.evidence.familiar import HALF
 from grace.report import (
     EstimatorResult,
@@ -29,7 +29,7 @@ from grace.report import (
 from grace.report.inputs import FEWEST_OF_A_PART
 from grace.report.names import label
 from grace.report.rows import group_by
-from grace.store import is_run, is_study
+from grace.store import RunDir, is_run, is_study
 from grace.store.inputs import Row, located, read_rows
 from grace.tasks.columns import columns_to_read
 from grace.tasks.grouping import asked_key, together
@@ -44,10 +44,11 @@ UNPAIRED = (
     "No question is in all sources, so not all are compared: every line needs the same question_id "
     "in each, or without that the same question or id."
 )
+LOGPROBS = ("logprobs", "end_logprob")
 FIELDS = (
     *QUESTION,
     *("group", "source", "familiar", "fields"),
-    *("choices", "response", "text", "confidence", "correct", "logprobs", "end_logprob"),
+    *("choices", "response", "text", "confidence", "correct", *LOGPROBS),
 )
 
 
@@ -133,7 +134,7 @@ def measure(
 class Both(NamedTuple):
     """The first graded answers of two models to the same questions, and how many had no partner.
 
-    `likelihood` are the small model's sequence log-probabilities, None where one is missing.
+    `likelihood` are the small model's sequence log-probabilities, nan where there is none.
     """
 
     confidence: list[float | None]
@@ -144,13 +145,15 @@ class Both(NamedTuple):
 
 
 def read_both(small: str | Path, large: str | Path) -> Both:
-    """Return the graded answers of two models to the same questions; the large one needs no c."""
-    theirs: dict[str, GradedAnswer] = {}
-    for row in read_answers(large, rated=False).rated:
-        theirs.setdefault(row.question, row)
-    ours: dict[str, GradedAnswer] = {}
-    for row in read_answers(small).rated:
-        ours.setdefault(row.question, row)
+    """Return the graded answers of two models to the same questions; the large one needs no c.
+
+    Each is a file of graded answers, or a run, of which the test answers are read.
+    """
+    theirs, ours = dict[str, GradedAnswer](), dict[str, GradedAnswer]()
+    for found, source in ((theirs, large), (ours, small)):
+        given = _test_answers(Path(source)) if is_run(Path(source)) else source
+        for row in read_answers(given, rated=found is ours).rated:
+            found.setdefault(row.question, row)
     shared = [name for name in ours if name and name in theirs]
     if not shared:
         raise DataError(
@@ -158,14 +161,29 @@ def read_both(small: str | Path, large: str | Path) -> Both:
             "question"
         )
     rows = [ours[name] for name in shared]
-    sums = [sum(row.logprobs) for row in rows if row.logprobs is not None]
+    sums = [math.nan if row.logprobs is None else sum(row.logprobs) for row in rows]
     return Both(
         [row.confidence for row in rows],
         [row.correct for row in rows],
         [theirs[name].correct for name in shared],
-        sums if len(sums) == len(rows) else None,
+        None if all(map(math.isnan, sums)) else sums,
         len(ours.keys() | theirs.keys()) - len(shared),
     )
+
+
+def _test_answers(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the test answers of a finished run, as lines of a file would have them."""
+    split = RunDir(run).split("test")
+    own = split.tuned
+    if not own.grades.path.exists():
+        raise RunError(f"{run} has no rated test answers yet; finish it first: grace run {run}")
+    asked = {question.id: question for question in split.questions.read()}
+    for response, grade in zip(own.responses.read(), own.grades.read(), strict=True):
+        question = asked[response.question_id]
+        choices = {"choices": list(question.choices)} if question.choices else {}
+        about = {"question": question.text, **choices, "response": response.text}
+        known = {name: getattr(response, name) for name in ("confidence", *LOGPROBS)}
+        yield {**about, **known, "correct": grade.correct}
 
 
 def read_answers(
@@ -344,7 +362,7 @@ def _rated_fields(
 
 def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
     """Return the log-probabilities of a response's tokens and its end, None if one is missing."""
-    tokens, end = (_parsed(fields.get(key)) for key in ("logprobs", "end_logprob"))
+    tokens, end = (_parsed(fields.get(key)) for key in LOGPROBS)
     if tokens is None or end is None:
         return None
     try:

@@ -676,3 +676,12 @@ def test_the_collected_files_are_read_or_refused_with_a_remedy(
     for question in kept:
         assert bool(question.choices) == has_options
         assert not has_options or question.answers[0] in "ABCD"
+
+
+def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("question,correct\nWhat is 2?,true\n")
+    (tmp_path / "a.jsonl").write_text('{"question": "What is 1?"}\n\n{"question": "What is 3?"}\n')
+    (tmp_path / "notes.txt").write_text("not rows")
+    asked = [row.fields["question"] for row in read_rows(tmp_path)]
+    assert asked == ["What is 1?", "What is 3?", "What is 2?"]
+    assert [row.fields["question"] for row in read_rows(tmp_path, 1, 2)] == ["What is 3?"]

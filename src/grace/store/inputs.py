@@ -103,6 +103,15 @@ def located(source: str | Path) -> str:
     return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
 
+def _parts(folder: Path) -> list[Path]:
+    """Return the files of a folder to read: its .parquet files, or else all that hold rows."""
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
+    if not files:
+        kinds = ", ".join(ENDINGS)
+        raise DataError(f"{folder} holds no files of rows ({kinds}); name a file or another folder")
+    return [file for file in files if file.suffix.lower() == ".parquet"] or files
+
+
 def read_rows(
     source: str | Path,
     start: int = 0,
@@ -117,10 +126,7 @@ def read_rows(
     elif str(source) == "-":
         yield from _json_rows(sys.stdin.buffer, "-", start, stop, bad)
     elif path.is_dir():
-        parts = sorted(path.glob("*.parquet"))
-        if not parts:
-            raise DataError(f"{path} holds no .parquet files; name a file or another directory")
-        rows = (row for part in parts for row in _parquet_rows(part, 0, None, choose))
+        rows = (row for part in _parts(path) for row in read_rows(part, choose=choose, bad=bad))
         yield from itertools.islice(rows, start, stop)
     elif path.suffix.lower() == ".parquet":
         yield from _parquet_rows(path, start, stop, choose)

@@ -26,24 +26,29 @@ ROUTES = {
 }
 EXAMPLES = (
     examples(
+        "grace cascade runs/small runs/large",
         "grace cascade small.jsonl large.jsonl",
         "grace cascade small.jsonl large.jsonl --target-accuracy 0.8 --plot cascade.svg",
     )
-    + '\n\nA line is {"question": "...", "confidence": 0.8, "correct": true}; those of the large'
-    " model need no confidence. `grace label` writes such lines, and `grace score` adds the"
-    " confidence. The threshold is what --below of `grace proxy` and `grace serve` takes."
+    + "\n\nOf a run, the test answers count. A line of a file is"
+    ' {"question": "...", "confidence": 0.8, "correct": true}; those of the large model need no'
+    " confidence. `grace label` writes such lines, and `grace score` adds the confidence. The"
+    " threshold is what --below of `grace proxy` and `grace serve` takes."
 )
 
 
 def cascade(
     small: Annotated[
         Path,
-        typer.Argument(metavar="SMALL", help="Graded answers of the small model, with confidence."),
+        typer.Argument(
+            metavar="SMALL", help="Run of the small model, or its graded answers with confidence."
+        ),
     ],
     large: Annotated[
         Path,
         typer.Argument(
-            metavar="LARGE", help="Graded answers of the large model to the same questions."
+            metavar="LARGE",
+            help="Run of the large model, or its graded answers, for the same questions.",
         ),
     ],
     target_accuracy: Annotated[
