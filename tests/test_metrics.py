@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from grace import metrics
 from grace.errors import UserInputError
 from grace.metrics import (
+    Bar,
     Resamples,
     adaptive_ece,
     aurc,
@@ -58,7 +59,7 @@ def test_metrics_equal_hand_numbers():
 def test_a_confidence_of_exactly_one_counts_in_the_last_bin():
     confidence, correct = [1.0] * 10, [True] * 8 + [False] * 2
     assert ece(confidence, correct) == pytest.approx(0.2)
-    assert reliability(confidence, correct)[-1] == (0.9, 1.0, 10, 1.0, 0.8)
+    assert reliability(confidence, correct)[-1] == Bar(0.9, 1.0, 10, 1.0, 0.8)
 
 
 def test_a_confidence_of_exactly_zero_counts_in_the_first_bin():
@@ -85,7 +86,7 @@ def test_certain_and_right_is_perfect_and_certain_and_wrong_is_worst():
 def test_empty_bins_add_nothing_and_are_reported_empty():
     rows = reliability([0.05, 0.95], [False, True])
     assert [row.n for row in rows] == [1] + [0] * 8 + [1]
-    assert math.isnan(rows[4].confidence) and math.isnan(rows[4].accuracy)
+    assert rows[4].confidence is None and rows[4].accuracy is None
     assert ece([0.05, 0.95], [False, True]) == pytest.approx(0.05)
 
 

@@ -314,7 +314,13 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
 def _examples(answers: Answers) -> list[RatedAnswer]:
     """Return the responses that have a question and a text, to show on the page."""
     return [
-        RatedAnswer(row.asked, row.response, row.correct, row.confidence, TASK)
+        RatedAnswer(
+            question=row.asked,
+            answer=row.response,
+            correct=row.correct,
+            confidence=row.confidence,
+            task=TASK,
+        )
         for row in answers.rated
         if row.asked and row.response
     ]

@@ -55,7 +55,13 @@ def study(results=None, **options):
         "notes": [f"a note {NASTY}"],
         "settings": {"train.learning_rate": 1e-5, "prompt": NASTY},
         "examples": [
-            RatedAnswer(f"Q{i} {NASTY}", "A " * 400, y, c, results[0].task)
+            RatedAnswer(
+                question=f"Q{i} {NASTY}",
+                answer="A " * 400,
+                correct=y,
+                confidence=c,
+                task=results[0].task,
+            )
             for i, (c, y) in enumerate(answers)
         ],
     }

@@ -133,7 +133,10 @@ def test_notes_settings_and_provenance_of_all_runs_are_kept():
 
 def test_examples_come_from_the_first_run_of_each_task():
     def with_example(data, text):
-        example = RatedAnswer(text, "an answer", True, 0.9, data.results[0].task)
+        task = data.results[0].task
+        example = RatedAnswer(
+            question=text, answer="an answer", correct=True, confidence=0.9, task=task
+        )
         return dataclasses.replace(data, examples=[example])
 
     inputs = [run(0), run(1), run(0, "rivers")]

@@ -212,10 +212,10 @@ def test_markdown_tables_have_as_many_cells_as_headings(written):
         (rows.TargetRow, "target"),
         (rows.TargetValues, "target_values"),
         (rows.Validation, "validation"),
-        (rows.ShownExample, "example"),
+        (rows.RatedAnswer, "example"),
         (rows.TraceRow, "trace"),
         (rows.Along, "along"),
-        (rows.Bar, "bar"),
+        (metrics.Bar, "bar"),
     ],
 )
 def test_rows_have_the_fields_that_the_schema_describes(kind, part):

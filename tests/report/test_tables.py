@@ -157,7 +157,9 @@ def test_the_console_table_with_every_cost_fits_eighty_columns(report):
 
 def test_the_console_shows_the_intervals_that_its_legend_explains(report):
     row = dataclasses.replace(report.rows[0], ece=0.027, interval={"ece": (0.0, 0.027)})
-    alone = dataclasses.replace(report, rows=(row,), summaries=())
+    entry = next(e for e in report.summaries if e.estimator == row.estimator)
+    entry = dataclasses.replace(entry, interval=row.interval)
+    alone = dataclasses.replace(report, rows=(row,), summaries=(entry,))
     out = io.StringIO()
     Console(file=out, width=80).print(render_table(alone))
     assert "0.0-2.7" in out.getvalue() and "Chance alone" in out.getvalue()

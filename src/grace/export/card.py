@@ -16,7 +16,7 @@ from grace.report.markdown import markdown_table
 from grace.report.names import MAIN
 from grace.report.rows import MetricRow
 from grace.report.stored import own_diagram
-from grace.report.tables import percent
+from grace.report.tables import measured_in
 from grace.store import LORA_CONFIG, ROWS
 
 DIAGRAM = "reliability.png"
@@ -73,7 +73,7 @@ def _table(measured: dict[str, Any]) -> str:
             "--redo report"
         ) from None
     heads = ("metric", "value (%)", "meaning")
-    cells = [percent(getattr(row, c.key), row.interval.get(c.key)) for c in MAIN]
+    cells = [measured_in(row, c) for c in MAIN]
     rows = [[c.heading, cell.plain, c.meaning] for c, cell in zip(MAIN, cells, strict=True)]
     return "\n".join(markdown_table(heads, rows)).strip()
 

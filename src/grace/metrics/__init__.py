@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,14 +30,15 @@ from grace.metrics.resampling import percentiles as percentiles
 from grace.metrics.samples import bin_index, check, check_questions, sort_by_confidence
 
 
-class ReliabilityBin(NamedTuple):
-    """One bar of a reliability diagram; confidence and accuracy are nan in an empty bin."""
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a reliability diagram; confidence and accuracy are None in an empty bin."""
 
     low: float
     high: float
     n: int
-    confidence: float
-    accuracy: float
+    confidence: float | None
+    accuracy: float | None
 
 
 def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -113,7 +115,7 @@ def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> 
     return float((below - first).sum() / pairs) if pairs else math.nan
 
 
-def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> list[ReliabilityBin]:
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> list[Bar]:
     """Return the bars of a reliability diagram, also of empty bins; the bins are those of ECE."""
     confidence_N, correct_N = check(confidence, correct, bins)
     bin_N = bin_index(confidence_N, bins)
@@ -121,12 +123,12 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> li
     confidence_B = np.bincount(bin_N, weights=confidence_N, minlength=bins)
     correct_B = np.bincount(bin_N, weights=correct_N, minlength=bins)
     return [
-        ReliabilityBin(
+        Bar(
             k / bins,
             (k + 1) / bins,
             int(n),
-            float(confidence_B[k] / n) if n else math.nan,
-            float(correct_B[k] / n) if n else math.nan,
+            float(confidence_B[k] / n) if n else None,
+            float(correct_B[k] / n) if n else None,
         )
         for k, n in enumerate(n_B)
     ]

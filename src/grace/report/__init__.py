@@ -19,11 +19,11 @@ from pathlib import Path
 from grace.errors import ConfigError
 from grace.report.console import render_table as render_table
 from grace.report.inputs import EstimatorResult as EstimatorResult
-from grace.report.inputs import RatedAnswer as RatedAnswer
 from grace.report.inputs import Replay as Replay
 from grace.report.inputs import ReportInput as ReportInput
 from grace.report.inputs import Traced as Traced
 from grace.report.inputs import merge as merge
+from grace.report.rows import RatedAnswer as RatedAnswer
 from grace.report.rows import Report as Report
 from grace.report.rows import TargetRow as TargetRow
 from grace.report.rows import Validation as Validation

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from grace.metrics import Bar
 from grace.report.names import estimator_order, label, shown_budget, strategy_name
 from grace.report.rows import (
-    Bar,
     Comparison,
     EqualAccuracy,
     Gap,
@@ -28,13 +28,10 @@ BudgetCurve = list[JointStrategy]
 
 
 class Rated(NamedTuple):
-    """One estimator in a group: its rows, one per seed, and their summary.
-
-    A single row may stand without a summary: with its own intervals, and nothing is marked.
-    """
+    """One estimator in a group: its rows, one per seed, and their summary."""
 
     rows: tuple[MetricRow, ...]
-    summary: Summary | None = None
+    summary: Summary
 
     @property
     def estimator(self) -> str:
@@ -67,15 +64,15 @@ class Rated(NamedTuple):
 
     def interval(self, metric: str) -> Interval | None:
         """Return the interval of the mean."""
-        return (self.summary or self.rows[0]).interval.get(metric)
+        return self.summary.interval.get(metric)
 
     def mark(self, metric: str) -> str:
         """Return "best", "tied", "second", "tied second" or ""."""
-        return (self.summary and self.summary.mark.get(metric)) or ""
+        return self.summary.mark.get(metric) or ""
 
     def gap(self, metric: str) -> Gap | None:
         """Return the distance to the leader."""
-        return self.summary.to_leader.get(metric) if self.summary else None
+        return self.summary.to_leader.get(metric)
 
     def cost(self, name: str) -> float | str | None:
         """Return the mean of a cost over the seeds; of a text, the first."""
@@ -95,7 +92,7 @@ def pooled_bars(rated: Rated) -> list[Bar]:
             confidence = sum(part.n * (part.confidence or 0.0) for part in parts) / n
             accuracy = sum(part.n * (part.accuracy or 0.0) for part in parts) / n
             low, high = parts[0].low, parts[0].high
-            bars.append(Bar(low=low, high=high, n=n, confidence=confidence, accuracy=accuracy))
+            bars.append(Bar(low, high, n, confidence, accuracy))
     return bars
 
 
@@ -123,7 +120,7 @@ def groups(report: Report) -> list[Group]:
         title = task if task == train_task else f"{task} (trained on {train_task})"
         by_name = group_by(by_place[place], lambda row: row.estimator)
         rated = [
-            Rated(tuple(by_name[name]), summaries.get((place, name)))
+            Rated(tuple(by_name[name]), summaries[place, name])
             for name in sorted(by_name, key=estimator_order)
         ]
         ordered.append(Group(f"{title}, {backbone}" if several else title, rated))

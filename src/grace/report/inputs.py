@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from grace.config import flatten
 from grace.errors import UserInputError
 from grace.report.names import ACCESS, of_run
-from grace.report.rows import Pooled, TargetRow, Validation, group_by
+from grace.report.rows import Pooled, RatedAnswer, TargetRow, Validation, group_by
 from grace.scaling import Curve, PairWins
 
 SAME_CONFIDENCE = 1e-6
@@ -105,18 +105,6 @@ class EstimatorResult:
     def answered(self) -> list[int]:
         """Return the positions of the responses that have a confidence."""
         return [i for i, c in enumerate(self.confidence) if c is not None and not math.isnan(c)]
-
-
-class RatedAnswer(NamedTuple):
-    """One response to show as an example on the page."""
-
-    question: str
-    answer: str
-    correct: bool
-    confidence: float | None
-    task: str = ""
-    accepted: tuple[str, ...] = ()
-    choices: tuple[str, ...] = ()
 
 
 class Traced(NamedTuple):

@@ -18,19 +18,10 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from grace.metrics import Bar
+
 Interval = tuple[float, float]
 Seeds = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One bar of a reliability diagram."""
-
-    low: float
-    high: float
-    n: int
-    confidence: float | None
-    accuracy: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,17 +181,17 @@ class Validation(Sampled):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownExample:
-    """An example answer on the page."""
+class RatedAnswer:
+    """A response to show as an example on the page; `kind` is why it was picked."""
 
-    kind: str
+    kind: str = ""
     question: str
     answer: str
     correct: bool
-    confidence: float
+    confidence: float | None
     task: str
-    accepted: tuple[str, ...]
-    choices: tuple[str, ...]
+    accepted: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +350,7 @@ class Report:
     settings: dict[str, str]
     notes: tuple[str, ...]
     validation: tuple[Validation, ...]
-    examples: tuple[ShownExample, ...]
+    examples: tuple[RatedAnswer, ...]
     traces: tuple[TraceRow, ...]
 
 

@@ -219,7 +219,7 @@ def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
         text += ", of the mean over seeds"
         text += "; ± is the standard deviation over seeds" * spread
     lines = [f"{text}. ECE uses {bins} bins. {TRUE_ECE}"]
-    if report.summaries and any(len(rated) > 1 for rated in tables):
+    if any(len(rated) > 1 for rated in tables):
         lines.append(
             "Bold: clearly the best (the paired interval of the difference excludes 0 against "
             'every other); "=": best, or not clearly worse than the best; italic: clearly the '

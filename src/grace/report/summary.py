@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -27,7 +28,6 @@ from grace.metrics import (
 from grace.metrics.resampling import LEVEL
 from grace.report.inputs import (
     EstimatorResult,
-    RatedAnswer,
     Replay,
     ReportInput,
     Traced,
@@ -38,7 +38,6 @@ from grace.report.names import BASE, BASELINE, COMPARED, COSTS, OURS, shown_budg
 from grace.report.rows import (
     SCHEMA_VERSION,
     Along,
-    Bar,
     Comparison,
     Discrimination,
     EqualAccuracy,
@@ -47,9 +46,9 @@ from grace.report.rows import (
     JointStrategy,
     MetricRow,
     PooledConfidence,
+    RatedAnswer,
     Report,
     SeedStrategy,
-    ShownExample,
     Summary,
     TargetValues,
     TraceRow,
@@ -149,9 +148,7 @@ def _measured(
         **calibration(confidence_N, correct_N, questions or None, bins=bins)._asdict(),
         "wqd": wqd(confidence_N, correct_N, questions) if repeated else None,
         "interval": {m: or_none(estimate([draws])) for m, draws in trials.draws(result).items()},
-        "reliability": tuple(
-            Bar(**bar._asdict()) for bar in reliability(confidence_N, correct_N, bins)
-        ),
+        "reliability": tuple(reliability(confidence_N, correct_N, bins)),
         "histogram": Histogram(right=right, wrong=wrong),
     }
 
@@ -257,7 +254,7 @@ def _counted(task: str, targets: Sequence[float]) -> TargetValues:
     return TargetValues(task=task, values=value.tolist(), counts=count.tolist())
 
 
-def _picked(examples: Sequence[RatedAnswer]) -> Iterator[ShownExample]:
+def _picked(examples: Sequence[RatedAnswer]) -> Iterator[RatedAnswer]:
     """Yield a few examples of each task: over the range of confidence, and the surest wrong."""
     by_task = group_by(examples, lambda example: example.task)
     for task in sorted(by_task):
@@ -273,14 +270,15 @@ def _confidence(example: RatedAnswer) -> float:
     return math.nan if example.confidence is None else example.confidence
 
 
-def _shown(kind: str, example: RatedAnswer) -> ShownExample:
-    short = example._replace(
+def _shown(kind: str, example: RatedAnswer) -> RatedAnswer:
+    return dataclasses.replace(
+        example,
+        kind=kind,
         question=_short(example.question),
         answer=_short(example.answer),
         accepted=tuple(map(_short, example.accepted)),
         choices=tuple(map(_short, example.choices)),
     )
-    return ShownExample(kind=kind, **short._asdict())
 
 
 def _short(text: str) -> str:

@@ -37,6 +37,7 @@ from grace.report.rows import (
     EqualAccuracy,
     Interval,
     JointStrategy,
+    MetricRow,
     OpenInterval,
     Report,
     Transfer,
@@ -140,6 +141,11 @@ def points(metric: str, value: float | None, interval: Interval | None) -> Cell:
     return Cell(text, f"[{first}, {last}]", verdict, value)
 
 
+def measured_in(row: MetricRow, column: Column) -> Cell:
+    """Show a metric of one seed with its interval."""
+    return percent(getattr(row, column.key), row.interval.get(column.key))
+
+
 def number(value: float) -> str:
     """Show a cost in three digits."""
     if 0 < value < 5e-4:
@@ -168,7 +174,7 @@ def shown(rated: Rated, column: Column) -> Cell:
 
 def _fitted(rated: Rated, field: str) -> Cell:
     """Show a slope, an offset or a p-value; that of several seeds is of all of them together."""
-    own = rated.summary.p_calibrated if rated.summary and field == "p_calibrated" else None
+    own = rated.summary.p_calibrated if field == "p_calibrated" else None
     value = rated.mean(field) if own is None else own
     return Cell(NONE) if value is None else Cell(f"{value:.2f}", value=value)
 
@@ -343,12 +349,12 @@ def seed_table(group: Group) -> Table:
         f"Each seed on {group.title}",
         "",
         {
-            "Estimator": lambda rated: Cell(rated.label),
-            "seed": lambda rated: _count(rated.rows[0].seed),
-            "n": lambda rated: _count(rated.num_answers),
-            **{c.title: partial(shown, column=c) for c in MAIN},
+            "Estimator": lambda row: Cell(label(row.estimator)),
+            "seed": lambda row: _count(row.seed),
+            "n": lambda row: _count(row.n),
+            **{c.title: partial(measured_in, column=c) for c in MAIN},
         },
-        (Rated((row,)) for rated in group.rated for row in rated.rows),
+        (row for rated in group.rated for row in rated.rows),
         texts=1,
     )
 

@@ -183,13 +183,13 @@ def _examples(context: Context) -> Iterator[RatedAnswer]:
     for response, grade in zip(split.responses.read(), split.grades.read(), strict=True):
         question = questions[response.question_id]
         yield RatedAnswer(
-            question.text,
-            response.text,
-            grade.correct,
-            response.confidence,
-            context.about["task"],
-            question.answers,
-            question.choices,
+            question=question.text,
+            answer=response.text,
+            correct=grade.correct,
+            confidence=response.confidence,
+            task=context.about["task"],
+            accepted=question.answers,
+            choices=question.choices,
         )
 
 

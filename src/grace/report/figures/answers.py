@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from grace.metrics import Bar
 from grace.report.figures.canvas import (
     BLUE,
     GREEN,
@@ -25,7 +26,7 @@ from grace.report.figures.canvas import (
 )
 from grace.report.groups import Rated, groups, pooled_bars, transfers
 from grace.report.names import ACCESS, MAIN, label, slug
-from grace.report.rows import Bar, Report, TargetRow, TargetValues, TraceRow, Transfer, group_by
+from grace.report.rows import Report, TargetRow, TargetValues, TraceRow, Transfer, group_by
 from grace.report.tables import change
 
 GENERALIZATION = "generalization"

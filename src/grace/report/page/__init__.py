@@ -15,7 +15,7 @@ from grace.report.figures.answers import GENERALIZATION, TARGETS, TRACES
 from grace.report.figures.canvas import INK, THEMED, Figure
 from grace.report.figures.votes import scaling_group
 from grace.report.groups import Rated, groups, pooled_bars
-from grace.report.rows import Report, ShownExample, group_by
+from grace.report.rows import RatedAnswer, Report, group_by
 
 FOLDER = Path(__file__).parent
 SIZE, HEIGHT = 100, 150  # of a square diagram, and with the histogram below it
@@ -83,7 +83,7 @@ def _contents(report: Report, context: dict[str, Any]) -> dict[str, str]:
     return {anchor: title for anchor, title, shown in sections if shown}
 
 
-def _examples(report: Report) -> list[tuple[str, list[ShownExample]]]:
+def _examples(report: Report) -> list[tuple[str, list[RatedAnswer]]]:
     kinds = (("spread", "A few answers"), ("surest wrong", "The surest wrong answers"))
     lists = [
         (f"{title}, {task}", [e for e in report.examples if (e.kind, e.task) == (kind, task)])
