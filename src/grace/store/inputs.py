@@ -11,6 +11,7 @@ import ast
 import contextlib
 import csv
 import difflib
+import functools
 import io
 import itertools
 import json
@@ -85,6 +86,7 @@ def _json_or_python(text: str) -> Any:
     return ast.literal_eval(text)
 
 
+@functools.lru_cache(4096)
 def plain(name: str) -> str:
     """Return the name of a column without case, separators, and what follows a comma or bracket."""
     return re.sub(r"[\s_-]", "", re.split(r"[,(\[]", name)[0] or name).lower()

@@ -246,7 +246,8 @@ def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, whe
     """Return the column that the user named, or else the one with a usual name, "" for none."""
     if named:
         return named if named in names else ""
-    found = [name for known in usual for name in dict.fromkeys(names) if plain(name) == known]
+    known = {name: plain(name) for name in names}
+    found = [name for one in usual for name in known if known[name] == one]
     found = [name for name in found if name in OURS] or found
     if len(found) > 1 and kind:
         option = f"choose one: --{kind}-field {shlex.quote(found[0])}"
@@ -260,8 +261,9 @@ def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, whe
 def refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) -> None:
     """Refuse what may be choices under another name: the question would become an open one."""
     for name in fields.keys() - {columns.question, columns.answers}:
-        near = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8)
-        if near and isinstance(fields[name], list) and fields[name]:
+        if not isinstance(fields[name], list) or not fields[name]:
+            continue
+        if near := difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8):
             raise DataError(f'{where}: did you mean "{near[0]}"? rename or remove "{name}"')
     if not columns.answers:
         return

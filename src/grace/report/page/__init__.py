@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,12 @@ SHORT_COSTS = ("seconds_per_answer", "extra_forward_tokens_per_answer", "access"
 
 def render_page(report: Report, figures: Sequence[Figure]) -> str:
     """Render the page; every text from the report is escaped, figures are inlined."""
+    return str(_template().render(_context(report, figures)))
+
+
+@functools.cache
+def _template() -> Any:
+    """Compile the template, which takes longer than to render it."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = Environment(
@@ -34,7 +41,7 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return templates.get_template("page.html.j2").render(_context(report, figures))
+    return templates.get_template("page.html.j2")
 
 
 def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
