@@ -136,11 +136,10 @@ def collect(engine: Any, shots: list[Any], records: list[Any], file: Path) -> No
     sampling = Sampling(max_new_tokens=120)
     keys = [str(number) for number in range(len(prompts))]
     drawing = engine.draw([Part(prompts, sampling, keys, allowed)])
-    for _ in drawing:
-        pass
+    responses = [one for _, one in sorted(drawing.finished())]
     grader = load_grader("auto")
     info, asked, given = [], [], []
-    for record, prompt, one in zip(records, prompts, drawing.generations(), strict=True):
+    for record, prompt, one in zip(records, prompts, responses, strict=True):
         if one.finish_reason != "stop":
             continue
         fields = {}

@@ -47,9 +47,13 @@ class Running(NamedTuple):
 
 
 @contextlib.contextmanager
-def server(module: str, arguments: list[str], port: int) -> Iterator[Running]:
+def server(
+    module: str, arguments: list[str], port: int, source: Path | None = None
+) -> Iterator[Running]:
+    """Start a server, from the installed package or from other sources."""
     command = [sys.executable, "-c", f"from {module} import main; main()", "serve", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {} if source is None else {"PYTHONPATH": str(source.resolve())}
     process = subprocess.Popen(
         [*command, "--port", str(port)],
         env=environment,
@@ -69,10 +73,10 @@ def server(module: str, arguments: list[str], port: int) -> Iterator[Running]:
         process.wait()
 
 
-def own_model(folder: Path) -> Path:
-    """Write the pocket's weights with an untrained <CNF> row, and return where."""
+def own_model(folder: Path, source: str = str(MODEL_DIR)) -> Path:
+    """Write the weights of a model with an untrained <CNF> row, and return where."""
     own = folder / "pocket"
-    loaded = load(MODEL_DIR, device="cpu")
+    loaded = load(source, device="cpu")
     add_cnf(loaded.model, loaded.tokenizer, head="linear")  # these tokens end nothing
     with no_progress_bar():
         loaded.model.save_pretrained(own)
@@ -82,11 +86,11 @@ def own_model(folder: Path) -> Path:
     return own
 
 
-def post(url: str, path: str, body: dict[str, Any]) -> None:
+def post(url: str, path: str, body: dict[str, Any]) -> Any:
     head = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/{path}", json.dumps(body).encode(), head)
     with urllib.request.urlopen(request, timeout=600) as answer:
-        answer.read()
+        return json.loads(answer.read())
 
 
 def ask(url: str, model: str, number: int) -> None:

@@ -100,31 +100,36 @@ def test_more_samples_than_fit_are_drawn_in_turn_and_are_the_same() -> None:
         assert_same(one, other, CLOSE)
 
 
-def test_rows_of_any_settings_wait_for_a_place_and_stopping_one_leaves_the_others() -> None:
+@pytest.mark.parametrize("lead", [0, 24])
+def test_rows_of_any_settings_join_while_others_are_drawn_and_one_can_be_stopped(lead: int) -> None:
     engine = engine_of("gemma3")
-    prompts = tiny_models.prompts(engine.tokenizer, 4)
+    start = tiny_models.prompts(engine.tokenizer, 4)[3][:lead]
+    prompts = [[*start, *own] for own in tiny_models.prompts(engine.tokenizer, 4)]
     keys = [f"q{n}" for n in range(4)]
     settings = [dataclasses.replace(SAMPLING, max_new_tokens=n) for n in (6, 40, 1)]
     settings.append(Sampling(1, 0.0, max_new_tokens=20))
     parts = [Part(prompts, sampling, keys) for sampling in settings]
     alone = [dict(engine.generate(prompts, sampling, keys=keys)) for sampling in settings]
     wanted = [one for several in alone for place in range(4) for one in several[place]]
-    drawing = engine.draw(parts)
+    drawing = engine.draw(parts[:1])
     drawing._room = lambda width: 7  # the rows in flight
     stopped = next(row for row, one in enumerate(wanted) if len(one.token_ids) > 12)
-    counts = [0] * len(wanted)
-    for drawn in drawing:
+    counts, got = [0] * len(wanted), dict[int, Any]()
+    for step, drawn in enumerate(drawing):
         assert len(drawn) <= 7
         for one in drawn:
             counts[one.row] += 1
             if one.row == stopped and counts[stopped] == 3:
-                drawing.stop(stopped)
-    for row, (got, whole) in enumerate(zip(drawing.generations(), wanted, strict=True)):
-        if row == stopped:
-            assert got.token_ids == whole.token_ids[:3] and got.finish_reason == "length"
-        else:
-            assert_same(got, whole, CLOSE)
-            assert counts[row] == len(got.token_ids) + (got.finish_reason == "stop")
+                (got[stopped],) = drawing.responses([stopped])
+        if step % 4 == 2 and (place := 1 + step // 4) < len(parts):
+            assert drawing.add(parts[place]) == sum(part.rows for part in parts[:place])
+    cut = got.pop(stopped)
+    assert (cut.token_ids, cut.finish_reason) == (wanted[stopped].token_ids[:3], "length")
+    others = [row for row in range(len(wanted)) if row != stopped]
+    for row, one in zip(others, drawing.responses(others), strict=True):
+        assert_same(one, wanted[row], CLOSE)
+        assert counts[row] == len(one.token_ids) + (one.finish_reason == "stop")
+    assert not (drawing._parts or drawing._done or drawing._allowed), "nothing is kept of a row"
 
 
 def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(

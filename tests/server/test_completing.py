@@ -31,7 +31,7 @@ from grace.server.jobs.completion import (
     Stops,
     name_of,
 )
-from grace.server.jobs.queue import Finished
+from grace.server.jobs.queue import Finished, Together
 from grace.server.replies import Answer, Envelope, Writer
 from made_up_evidence import EVIDENCE
 from test_chat import metaspace
@@ -54,14 +54,21 @@ def make(read_at: str = "predict", evidence: Any = None, head: Any = "token") ->
     return TransformersEngine(model, tokenizer, read_at, evidence=evidence)
 
 
+def completion(engine: TransformersEngine, **options: Any) -> tuple[Completion, list[Any]]:
+    """Return a job that is ready to run, and the list of its events."""
+    events: list[Any] = []
+    options = {"sampling": SAMPLING, "key": None, "prompts": PROMPTS, **options}
+    prompts = options.pop("prompts")
+    job = Completion(engine, CompletionParams(lambda: prompts, len(prompts), **options), draw)
+    job.emit = events.append  # type: ignore[method-assign]
+    job.prepare()
+    return job, events
+
+
 def run(engine: TransformersEngine, **options: Any) -> tuple[dict[int, Any], list[Any]]:
     """Return the (text, end, tokens) of every choice, and all events."""
-    events: list[Any] = []
-    options = {"sampling": SAMPLING, "key": None, "top": 2, **options}
-    job = Completion(engine, CompletionParams(lambda: PROMPTS, len(PROMPTS), **options), draw)
-    job.emit = events.append
-    job.prepare()
-    job.run([job])
+    job, events = completion(engine, **{"top": 2, **options})
+    job.run(Together([job]))
     choices = {}
     for end in (event for event in events if isinstance(event, Ended)):
         pieces = [e for e in events if isinstance(e, Piece) and e.choice == end.choice]
@@ -116,31 +123,6 @@ def test_a_stop_string_cuts_and_the_rest_goes_on(read_at: str) -> None:
     assert 0 < stopped < len(whole)
 
 
-def test_requests_that_run_together_get_what_they_get_alone() -> None:
-    engine = make("predict", EVIDENCE)
-    greedy = Sampling(1, 0.0, max_new_tokens=12)
-    alone, _ = run(engine, sampling=greedy)
-    jobs, seen = [], []
-    for number in range(3):
-        events: list[Any] = []
-        seen.append(events)
-        params = CompletionParams(lambda: PROMPTS, 2, greedy, key=f"k{number}")
-        jobs.append(Completion(engine, params, draw))
-        jobs[-1].emit = events.append
-        jobs[-1].prepare()
-    assert len({job.group for job in jobs}) == 1
-    jobs[1].cancel()
-    jobs[0].run(jobs)
-    for number in (0, 2):
-        ends = {e.choice: e for e in seen[number] if isinstance(e, Ended)}
-        assert {c: e.finish_reason for c, e in ends.items()} == {
-            c: end.finish_reason for c, (_, end, _) in alone.items()
-        }
-        for choice, end in ends.items():
-            assert end.confidence == pytest.approx(alone[choice][1].confidence, abs=1e-6)
-    assert not any(isinstance(event, Ended) for event in seen[1])
-
-
 MIXED = [
     Sampling(1, 0.0, max_new_tokens=12),
     Sampling(3, 0.8, 0.7, max_new_tokens=5, seed=2),
@@ -149,30 +131,39 @@ MIXED = [
 ]
 
 
+@pytest.mark.parametrize("every", [0, 1, 3])
 @pytest.mark.parametrize(
     "read_at, evidence", [("predict", EVIDENCE), ("feed", None), ("prompt", None)]
 )
-def test_requests_of_any_settings_run_together_and_get_what_they_get_alone(
-    read_at: str, evidence: Any
+def test_requests_that_join_others_at_any_step_get_what_they_get_alone(
+    read_at: str, evidence: Any, every: int
 ) -> None:
     engine = make(read_at, evidence)
-    jobs, seen = [], []
-    for sampling in MIXED:
-        events: list[Any] = []
-        seen.append(events)
-        params = CompletionParams(lambda: PROMPTS, 2, sampling, None)
-        jobs.append(Completion(engine, params, draw))
-        jobs[-1].emit = events.append
-        jobs[-1].prepare()
-    assert len({job.group for job in jobs}) == 1
-    jobs[0].run(jobs)
-    for sampling, events in zip(MIXED, seen, strict=True):
-        alone, told = run(engine, sampling=sampling, top=None)
+    asked: list[dict[str, Any]] = [
+        {"sampling": sampling, "prompts": [[*range(7, 20 + 9 * number)], *PROMPTS]}
+        for number, sampling in enumerate(MIXED)
+    ]
+    leaving, of_leaving = completion(engine, sampling=Sampling(2, 2.0, max_new_tokens=240))
+    jobs, seen = zip(*(completion(engine, **one) for one in asked), strict=True)
+    later, steps = list(jobs) if every else [], []
+
+    def more(_: Together, room: int) -> list[Any]:
+        steps.append(room)
+        if len(steps) == 7:
+            leaving.cancel()
+        return [later.pop(0)] if later and len(steps) % every == 0 else []
+
+    together = Together([leaving] if every else [leaving, *jobs], more=more)
+    leaving.run(together)
+    assert steps[-1] == engine.batch_size and len(steps) < 100, "who leaves frees its rows"
+    assert not any(isinstance(event, Finished) for event in of_leaving)
+    for one, events in zip(asked, seen, strict=True):
+        alone, told = run(engine, **one, top=None)
         for number, (text, end, _) in alone.items():
             (mine,) = (e for e in events if isinstance(e, Ended) and e.choice == number)
             pieces = [e.text for e in events if isinstance(e, Piece) and e.choice == number]
             assert ("".join(pieces), mine.finish_reason) == (text, end.finish_reason)
-            assert mine.confidence == pytest.approx(end.confidence, abs=1e-6)
+            assert mine.confidence == pytest.approx(end.confidence, abs=1e-5)
         assert events[-1] == told[-1]
 
 
@@ -206,7 +197,7 @@ def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(type(engine.forward), "__call__", full)
-    with pytest.raises(ModelError, match="6 samples at a time; ask for fewer"):
+    with pytest.raises(ModelError, match="samples at a time; ask for fewer"):
         list(engine.draw([Part(PROMPTS, SAMPLING, ["0", "1"])]))
 
 

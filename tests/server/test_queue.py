@@ -1,10 +1,10 @@
-"""One thread, a bounded queue, and work that nobody waits for."""
+"""A bounded queue, jobs that join those that run, and work that nobody waits for."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +18,11 @@ from grace.records import Decision, Vote
 from grace.server.errors import ApiError
 from grace.server.jobs.backends import VoteJob, draw
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
-from grace.server.jobs.queue import Failed, Finished, Job, Queue
+from grace.server.jobs.queue import Failed, Finished, Job, Queue, Together
 
 
 class Steps(Job):
-    """Calls the model until told to stop, and says how many jobs ran together."""
+    """Calls the model until told to stop, and says which job it ran with."""
 
     def __init__(self, model: Any, group: Any = None, fails: bool = False, size: int = 1) -> None:
         self.size = self.work = size
@@ -43,18 +43,21 @@ class Steps(Job):
     def prepare(self) -> None:
         """Nothing is to be prepared."""
 
-    def run(self, together: Sequence[Job]) -> None:
-        """Call the model until released."""
-        for job in together:
-            assert isinstance(job, Steps)
-            if job._fails:
-                raise UserInputError("no")
-        while not self.release.is_set():
+    def run(self, together: Together) -> None:
+        """Call the model until all are released, four samples at a time."""
+        running = list(together.jobs)
+        while running:
+            running += together.join(4 - sum(job.size for job in running))
+            for job in running:
+                if job._fails:
+                    raise UserInputError("no")
+                job.calls += 1
             self._model(torch.zeros(1))
-            self.calls += 1
             time.sleep(0.001)
-        for job in together:
-            job.emit(Finished(len(together)))
+            for job in running:
+                if job.release.is_set():
+                    job.emit(Finished(value=self))
+            running = [job for job in running if not job.release.is_set()]
 
 
 @pytest.fixture
@@ -66,12 +69,11 @@ Start = Callable[..., Queue]
 
 
 @pytest.fixture
-def start(model: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 1e6)
+def start(model: Any) -> Iterator[Start]:
     made: list[Queue] = []
 
     def run(**options: Any) -> Queue:
-        worker = Queue(threads=4, model=model, **{"max_waiting": 8, "max_together": 4, **options})
+        worker = Queue(model=model, **{"threads": 4, "max_waiting": 8, **options})
         made.append(worker)
         return worker
 
@@ -95,18 +97,56 @@ def busy(worker: Queue, model: Any) -> Steps:
     return job
 
 
-def test_jobs_of_one_group_run_together_and_others_in_order(model: Any, start: Start) -> None:
+def test_a_job_joins_those_of_its_group_while_they_run(model: Any, start: Start) -> None:
     worker = start()
-    first = busy(worker, model)
-    jobs = [Steps(model, group) for group in ("a", "b", "a", None, "a", "a", "a")]
-    for job in jobs:
-        job.release.set()
+    groups = ("a", "b", "a", "a", "a", "a")
+    first, other, *more, last = [Steps(model, group) for group in groups]
+    for job in (first, other, *more, last):
         worker.submit(job)
-    first.release.set()
-    for job in jobs:
+    until(lambda: all(job.calls for job in (first, other, *more)))
+    assert last.calls == 0  # at most four samples at a time
+    more[0].release.set()
+    until(lambda: last.calls > 0)
+    assert not first.done.is_set()
+    for job in (first, other, *more, last):
+        job.release.set()
         assert job.done.wait(30)
-    together = [job.events[-1].prompt_tokens for job in jobs]
-    assert together == [4, 1, 4, 1, 4, 4, 1]  # at most four samples at a time
+    ran_with = [job.events[-1].value for job in (first, other, *more, last)]
+    assert ran_with == [first, other, first, first, first, first]
+
+
+def test_none_that_joins_overtakes_a_job_that_waits_for_the_end(model: Any, start: Start) -> None:
+    worker = start(small=2)
+    large = Steps(model, "a", size=3)
+    worker.submit(large)
+    until(lambda: large.calls > 0)
+    other, late, small = Steps(model, "b", size=3), Steps(model, "a", size=3), Steps(model, "a")
+    for job in (other, late, small):
+        worker.submit(job)
+    until(lambda: small.calls > 0)  # beside them
+    large.release.set()
+    until(lambda: other.calls > 0)
+    assert late.calls == 0
+    for job in (other, late, small):
+        job.release.set()
+        assert job.done.wait(30)
+
+
+def test_no_thread_is_kept_for_ever_by_those_that_join(model: Any, start: Start) -> None:
+    worker = start()
+    running = [Steps(model, group) for group in "abcd"]
+    for job in running:
+        worker.submit(job)
+    until(lambda: all(job.calls for job in running))
+    waiting, late = Steps(model, "e"), Steps(model, "a")
+    for job in (waiting, late):
+        worker.submit(job)
+    calls = running[0].calls
+    until(lambda: running[0].calls > calls + 20)
+    assert waiting.calls == late.calls == 0
+    for job in (*running, waiting, late):
+        job.release.set()
+        assert job.done.wait(30)
 
 
 @pytest.fixture
@@ -125,8 +165,7 @@ def passes(tiny_model: Model) -> Iterator[list[tuple[int, int]]]:
 def test_short_prompts_are_not_padded_to_the_length_of_a_long_one(
     model: Any, start: Start, tiny_model: Model, passes: list[tuple[int, int]]
 ) -> None:
-    worker = start(max_together=8)
-    first = busy(worker, model)
+    worker = start(small=1000)
     events: list[Any] = []
     for length in (3, 20, 200, 40, 5, 130):
         sampling = Sampling(1, 0.0, 1.0, 2, 0)
@@ -135,9 +174,9 @@ def test_short_prompts_are_not_padded_to_the_length_of_a_long_one(
         job.emit = events.append
         job.prepare()
         worker.submit(job)
-    first.release.set()
     until(lambda: sum(isinstance(event, Finished) for event in events) == 6)
-    assert [one for one in passes if one[1] > 1] == [(4, 40), (2, 200)]
+    assert sum(rows for rows, columns in passes if 1 < columns <= 40) == 4
+    assert sum(rows for rows, columns in passes if columns > 40) == 2
 
 
 def test_a_choice_at_its_length_ends_before_longer_ones_of_its_batch(
@@ -156,15 +195,18 @@ def test_a_choice_at_its_length_ends_before_longer_ones_of_its_batch(
         job.emit = note  # type: ignore[method-assign]
         job.prepare()
         jobs.append(job)
-    jobs[0].run(jobs)
+    jobs[0].run(Together(jobs))
     assert ended[2] <= 3 < ended[30]
 
 
 def test_a_small_job_ends_while_a_large_one_runs(
     model: Any, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = start(max_together=64)
-    monkeypatch.setattr("grace.server.jobs.queue.PATIENCE_S", 0.01)
+    passed: list[int] = []
+    model.register_forward_pre_hook(lambda *_: passed.append(1))
+    clock = SimpleNamespace(monotonic=lambda: float(len(passed)))  # a pass takes a second
+    monkeypatch.setattr("grace.server.jobs.queue.time", clock)
+    worker = start()
     large = Steps(model, size=64)
     worker.submit(large)
     until(lambda: large.calls > 0)
@@ -182,37 +224,13 @@ def test_a_small_job_ends_while_a_large_one_runs(
     assert second.done.wait(30)
 
 
-def test_a_small_job_waits_for_small_ones_but_not_for_a_large_one(model: Any, start: Start) -> None:
-    worker = start(max_together=64)
-    large = Steps(model, size=8)
-    worker.submit(large)
-    until(lambda: large.calls > 0)
-    small = Steps(model, group="small")
-    worker.submit(small)
-    until(lambda: small.calls > 0)  # though it would wait for a million seconds for its kind
-    next_ = [Steps(model, group="small") for _ in range(3)]
-    for job in next_:
-        worker.submit(job)
-    begun = small.calls
-    until(lambda: small.calls > begun + 20)
-    assert not any(job.calls for job in next_)
-    small.release.set()
-    for job in next_:
-        job.release.set()
-    assert all(job.done.wait(30) for job in next_)
-    assert next_[0].events[-1].prompt_tokens == 3  # they run together, beside the large one
-    assert not large.done.is_set()
-    large.release.set()
-    assert large.done.wait(30)
-
-
 def test_the_tokens_of_a_vote_have_an_end_for_each_sample_that_ended() -> None:
     votes = (Vote("a", 0.9, 3), Vote(None, None, 2), Vote(None, 0.4, 5), Vote("b", None, 9))
     decision = Decision("a", 0.9, 4, 19, votes, 4, 19)  # the second dropped, the last cut
     voting: Any = SimpleNamespace(vote=lambda **_: decision)
     job, events = VoteJob(voting, lambda: None, {"budget": 4}), list[Any]()
     job.emit = events.append  # type: ignore[method-assign]
-    job.run([job])
+    job.run(Together([job]))
     assert events[-1].completion_tokens == 19 + 2
 
 
@@ -237,7 +255,7 @@ def test_a_worker_says_when_its_model_is_stuck_or_dead(
 
 
 def test_a_full_queue_refuses_and_cancelled_jobs_make_room(model: Any, start: Start) -> None:
-    worker = start(max_waiting=1)
+    worker = start(threads=1, max_waiting=1)
     first = busy(worker, model)
     waiting = Steps(model)
     worker.submit(waiting)
@@ -267,13 +285,13 @@ def test_cancelling_stops_the_model_at_its_next_step(model: Any, start: Start) -
 
 def test_a_job_that_fails_takes_no_other_with_it(model: Any, start: Start) -> None:
     worker = start()
-    first = busy(worker, model)
     jobs = [Steps(model, "a", fails=number == 1) for number in range(3)]
     for job in jobs:
-        job.release.set()
         worker.submit(job)
-    first.release.set()
+    assert jobs[1].done.wait(30)
+    until(lambda: jobs[0].calls > 1 and jobs[2].calls > 1)
     for job in jobs:
+        job.release.set()
         assert job.done.wait(30)
     kinds = [type(job.events[-1]) for job in jobs]
     assert kinds == [Finished, Failed, Finished]
@@ -281,7 +299,7 @@ def test_a_job_that_fails_takes_no_other_with_it(model: Any, start: Start) -> No
 
 def test_the_thread_outlives_a_job_that_leaves_the_program(model: Any, start: Start) -> None:
     class Leaving(Steps):
-        def run(self, together: Sequence[Job]) -> None:
+        def run(self, together: Together) -> None:
             raise SystemExit(1)
 
     worker = start()
@@ -295,7 +313,7 @@ def test_the_thread_outlives_a_job_that_leaves_the_program(model: Any, start: St
 
 
 def test_a_closed_worker_finishes_what_runs_and_takes_no_more(model: Any, start: Start) -> None:
-    worker = start()
+    worker = start(threads=1)
     job = busy(worker, model)
     waiting = Steps(model)
     worker.submit(waiting)

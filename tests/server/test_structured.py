@@ -51,10 +51,7 @@ def ask(live: Live, **options: Any) -> Any:
 
 
 def responses(drawing: Any) -> list[Response]:
-    for _ in drawing:
-        pass
-    found: list[Response] = drawing.generations()
-    return found
+    return [response for _, response in sorted(drawing.finished())]
 
 
 def encoded(model: Model) -> list[int]:
@@ -72,7 +69,11 @@ def test_a_record_has_the_confidence_of_a_second_pass_and_leaves_its_neighbours_
         many = Sampling(3, temperature, max_new_tokens=100)
         bound = Part([prompt], many, ["1"], [allowed.begin() for _ in range(3)])
         alone = responses(engine.draw([free]))
-        *others, first, second, third = responses(engine.draw([free, bound]))
+        drawing = engine.draw([free])
+        for step, _ in enumerate(drawing):
+            if step == 3:
+                drawing.add(bound)
+        *others, first, second, third = drawing.responses(range(5))
         assert [one.token_ids for one in others] == [one.token_ids for one in alone]
         for one in (first, second, third):
             jsonschema.validate(json.loads(one.text), SCHEMA)

@@ -116,9 +116,8 @@ class TransformersEngine(LocalScorer):
         made: dict[int, dict[int, Response]] = {}
         while left:
             asked = list(left)
-            room = partial(self.room, most=most, free=free_memory(self.device))
-            part = Part([prompts[i] for i in asked], sampling, [keys[i] for i in asked])
-            drawing = ContinuousBatch(self, [part], room)
+            drawing = self._drawing(most)
+            drawing.add(Part([prompts[i] for i in asked], sampling, [keys[i] for i in asked]))
             running = drawing.finished()
             while found := attempt(partial(next, running, ())):
                 (row, generation) = found
@@ -139,11 +138,17 @@ class TransformersEngine(LocalScorer):
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return Stream(self, prompt, sampling, key)
 
-    def draw(self, parts: Sequence[Part]) -> ContinuousBatch:
-        """Return the samples of a batch to iterate over token by token (see `ContinuousBatch`)."""
+    def draw(self, parts: Sequence[Part] = ()) -> ContinuousBatch:
+        """Return samples to iterate over token by token; more may join (see `ContinuousBatch`)."""
+        drawing = self._drawing(self.batch_size)
         for part in parts:
             check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
-        return ContinuousBatch(self, parts)
+            drawing.add(part)
+        return drawing
+
+    def _drawing(self, most: int) -> ContinuousBatch:
+        """Return samples to draw, `most` rows and what memory allows at a time."""
+        return ContinuousBatch(self, partial(self.room, most=most, free=free_memory(self.device)))
 
 
 ENGINE = TransformersEngine

@@ -17,7 +17,7 @@ cache, T most steps of a row, V vocabulary, E end tokens, Q readings of a step, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from grace.cnf import log1mexp
-from grace.engines import Ids
+from grace.engines import Ids, Sampling
 from grace.engines.local.cache import regroup
 from grace.engines.local.draws import Bound, Draws, Part, keep_to
 from grace.engines.local.forward import Forward, begin, numbers
@@ -169,8 +169,8 @@ class Batch:
         """Keep some rows, and add those of another batch, which is used up."""
         rows, draws = self.rows.at(kept), Draws(*(column[kept] for column in self.draws))
         if new is not None:
-            rows = Rows(*map(torch.cat, zip(rows, new.rows, strict=True)))
-            draws = Draws(*map(torch.cat, zip(draws, new.draws, strict=True)))
+            rows = Rows(*map(_together, rows, new.rows))
+            draws = Draws(*map(_together, draws, new.draws))
         self.rows, self.draws = rows, draws
         width = int(rows.position_R.max())
         exchanged = regroup(self.cache, kept, new.cache if new else None, width)
@@ -178,14 +178,14 @@ class Batch:
 
     @torch.inference_mode()
     def step(
-        self, ends: Ends, parts: Sequence[Part], allowed: Mapping[int, Allowed] | None = None
+        self, ends: Ends, settings: Collection[Sampling], allowed: Mapping[int, Allowed]
     ) -> Chosen:
-        """Choose the next token of each row of all `parts`; `allowed` are forms by row number."""
+        """Choose the next token of each row; `allowed` are forms by row number."""
         rows, bound = self.rows, list[tuple[int, Allowed]]()
         if allowed:
             places = enumerate(rows.number_R.tolist())
             bound = [(at, allowed[row]) for at, row in places if row in allowed]
-        step = _choose(rows, ends, self.draws, parts, bound)
+        step = _choose(rows, ends, self.draws, settings, bound)
         for place, form in bound:
             form.take(int(step.token_R[place]))
         at = torch.arange(len(rows.live_R), device=rows.live_R.device)
@@ -216,7 +216,20 @@ class Batch:
         )
 
 
-def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part], bound: Bound) -> Chosen:
+def _together(one: Tensor, other: Tensor) -> Tensor:
+    """Return the rows of both; those of the shorter record get void columns."""
+    if one.shape[1:] == other.shape[1:]:
+        return torch.cat((one, other))
+    columns = max(one.shape[1], other.shape[1])
+    both = one.new_zeros(len(one) + len(other), columns, *one.shape[2:])
+    both[: len(one), : one.shape[1]] = one
+    both[len(one) :, : other.shape[1]] = other
+    return both
+
+
+def _choose(
+    rows: Rows, ends: Ends, draws: Draws, settings: Collection[Sampling], bound: Bound
+) -> Chosen:
     """Pick the next token of each row, the first EOS id for any end token; overwrites logits."""
     reader, logits_RV = ends.reader, rows.logits_RV
     total_R = logits_RV.logsumexp(-1)
@@ -232,7 +245,7 @@ def _choose(rows: Rows, ends: Ends, draws: Draws, parts: Sequence[Part], bound: 
             rest_R = total_R + log1mexp((read_RE.logsumexp(-1) - total_R).clamp(max=-1e-7))
     end_R = (logits_RV.index_select(1, ends.eos_E).logsumexp(-1) - rest_R).clamp(max=0)
     stops_RE = logits_RV.index_select(1, ends.stops_E)
-    token_R = draws.choose(keep_to(bound, logits_RV), rows.step_R, parts)
+    token_R = draws.choose(keep_to(bound, logits_RV), rows.step_R, settings)
     ended_R = torch.isin(token_R, ends.stops_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R

@@ -18,7 +18,7 @@ from grace.engines import Ids, Sampling
 from grace.engines.local.batching import memory_for
 from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, drawn
 from grace.engines.local.draws import Part
-from grace.engines.local.forward import read_prefix
+from grace.engines.local.forward import Prefix
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import Drawn
 from grace.engines.responses import Watch
@@ -27,46 +27,53 @@ from grace.records import Response
 
 
 class ContinuousBatch:
-    """The samples of some prompts while they are drawn; iterate once, by step or by response.
+    """Samples while they are drawn; iterate once, by step or by response.
 
-    The rows of one part follow those of the other. Row `i * num_samples + s` of a part is sample s
-    of its prompt i, the same whatever other rows there are. Rows that have ended make place for
-    others once they have cost as much as a step of all rows, about what it takes to exchange them.
-    `room` says how many rows of so many tokens fit, `read` returns the only prompt if it was read
-    before.
+    Prompts may be added at any time, also while it runs: a new row begins after the next step, if
+    there is room beside the others. Rows that have ended make place for rows that wait once they
+    have cost as much as a step of all rows, about what it takes to exchange them. `room` says how
+    many rows of so many tokens fit, `read` returns the only prompt if it was read before.
     """
 
     def __init__(
         self,
         engine: LocalScorer,
-        parts: Sequence[Part],
         room: Callable[[int], int] | None = None,
         read: Callable[[], Prefilled] | None = None,
-        remedy: str = "samples at a time; ask for fewer, or use",
+        remedy: str = "so many samples at a time; ask for fewer, or use",
     ) -> None:
-        self._engine, self._parts, self._remedy = engine, parts, remedy
+        self._engine, self._remedy = engine, remedy
         self._ends = Ends.of(engine.reader, engine.device)
-        self._exchanges = engine.forward.empty_cache() is not None
-        self._room, self._read, self._prefix, self._begun = room, read, None, False
-        self._of_row: list[Part] = []  # a part with its prompt alone
+        self.exchanges = engine.forward.empty_cache() is not None  # else all begin and end together
+        self._room, self._read = room, read
+        self._prefix = Prefix(engine.forward, engine.device)
+        self._count, self._added = 0, False
+        self._parts: dict[int, Part] = {}  # with its prompt alone, of each row that is not over
         self._waiting = deque[tuple[int, Part]]()  # by the number of the first row
         self._allowed: dict[int, Allowed] = {}
-        for part in parts:
-            self._allowed |= zip(count(len(self._of_row)), part.allowed, strict=False)
-            for prompt, key in zip(part.prompts, part.keys, strict=True):
-                one = Part([prompt], part.sampling, [key])
-                self._waiting.append((len(self._of_row), one))
-                self._of_row += [one] * one.rows
+        self._settings: set[Sampling] = set()
         self._batch: Batch | None = None
         self._done: dict[int, Response] = {}
         self.in_flight = 0
 
+    def add(self, part: Part) -> int:
+        """Add prompts; row `first + i * num_samples + s` is sample s of prompt i. Return `first`.
+
+        A row is the same whatever other rows there are.
+        """
+        first = self._count
+        self._allowed |= zip(count(first), part.allowed, strict=False)
+        for prompt, key in zip(part.prompts, part.keys, strict=True):
+            one = Part([prompt], part.sampling, [key])
+            self._waiting.append((self._count, one))
+            self._parts |= dict.fromkeys(range(self._count, self._count + one.rows), one)
+            self._count += one.rows
+        self._added = True
+        return first
+
     def __iter__(self) -> Iterator[list[Drawn]]:
         """Yield the outcome of each step, for the rows that are still sampled."""
-        with (
-            memory_for(f"{len(self._of_row)} {self._remedy}"),
-            contextlib.closing(self._steps()) as running,
-        ):
+        with memory_for(self._remedy), contextlib.closing(self._steps()) as running:
             for step in running:
                 assert self._batch is not None
                 yield drawn(self._batch.rows, step)
@@ -91,27 +98,26 @@ class ContinuousBatch:
         best = logprobs_V.topk(min(count, len(logprobs_V)))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
-    def stop(self, row: int) -> None:
-        """Stop sampling a row."""
-        assert self._batch is not None
-        rows = self._batch.rows
-        self._batch.rows = rows._replace(live_R=rows.live_R & (rows.number_R != row))
-
-    def generations(self) -> list[Response]:
-        """Return all responses, one per row; a row that was stopped counts as cut."""
-        return self.responses(range(len(self._of_row)))
-
     def responses(self, rows: Sequence[int]) -> list[Response]:
-        """Return the responses of some rows, which go no further."""
-        new = [row for row in rows if row not in self._done]
-        if new:
-            assert self._batch is not None
-            numbers = self._batch.rows.number_R.tolist()
-            places = [numbers.index(row) for row in new]
-            prompts = [self._of_row[row].prompts[0] for row in new]
-            made = self._engine.generations(self._batch.rows, places, prompts)
-            self._done |= zip(new, made, strict=True)
-        return [self._done[row] for row in rows]
+        """Stop rows and return their responses, each once; one that had not ended counts as cut."""
+        self._finish([row for row in rows if row not in self._done])
+        return [self._done.pop(row) for row in rows]
+
+    def _finish(self, rows: Sequence[int]) -> None:
+        """Stop rows in flight and keep their responses."""
+        if not rows:
+            return
+        assert self._batch is not None
+        state = self._batch.rows
+        numbers = state.number_R.tolist()
+        places = [numbers.index(row) for row in rows]
+        prompts = [self._parts.pop(row).prompts[0] for row in rows]
+        made = self._engine.generations(state, places, prompts)
+        self._done |= zip(rows, made, strict=True)
+        for row in rows:
+            self._allowed.pop(row, None)
+        live_R = state.live_R.index_fill(0, torch.tensor(places, device=state.live_R.device), False)
+        self._batch.rows = state._replace(live_R=live_R)
 
     def _steps(self) -> Generator[Chosen, None, None]:
         """Yield each step once it is written down, until no row is left; then free the KV cache."""
@@ -119,13 +125,13 @@ class ContinuousBatch:
         try:
             self._exchange()
             while self._batch is not None:
-                step = self._batch.step(self._ends, self._parts, self._allowed)
+                step = self._batch.step(self._ends, self._settings, self._allowed)
                 yield step
                 live = int(self._batch.rows.live_R.sum())  # the only synchronisation
                 if live:
                     self._batch.advance(self._engine.forward, step.token_R)
                 idle += len(step.live_R) - live
-                if not live or idle >= len(step.live_R):
+                if not live or idle >= len(step.live_R) or self._added:
                     self._exchange()
                     idle = 0
         finally:
@@ -137,11 +143,13 @@ class ContinuousBatch:
         if batch is not None:
             numbers, live = batch.rows.number_R.tolist(), batch.rows.live_R.tolist()
             kept = [row for row, lives in zip(numbers, live, strict=True) if lives]
-            self.responses([row for row, lives in zip(numbers, live, strict=True) if not lives])
+            self._finish([row for row in {*numbers} - {*kept} if row in self._parts])
         if not kept:
             batch = self._batch = None  # before others take its memory
-        parts = self._next(kept) if self._exchanges or not kept else []
+        self._settings = {part.sampling for part in self._parts.values()}
+        parts = self._next(kept) if self.exchanges or not kept else []
         new = self._begin(parts) if parts else None
+        self._added = False
         if batch is None:
             self._batch = new
         else:
@@ -154,7 +162,7 @@ class ContinuousBatch:
         while self._waiting:
             first, part = self._waiting[0]
             widest = max(widest, self._width(first))
-            free = (self._room(widest) if self._room else len(self._of_row)) - self.in_flight
+            free = (self._room(widest) if self._room else len(self._parts)) - self.in_flight
             if part.rows > free and self.in_flight:
                 break
             part, rest = part.split(max(free, 1))
@@ -166,7 +174,7 @@ class ContinuousBatch:
         return taken
 
     def _width(self, row: int) -> int:
-        part = self._of_row[row]
+        part = self._parts[row]
         return len(part.prompts[0]) + part.sampling.max_new_tokens
 
     def _begin(self, taken: Sequence[tuple[int, Part]]) -> Batch:
@@ -176,13 +184,10 @@ class ContinuousBatch:
         if self._read is not None:
             read = self._read()
         else:
-            if self._waiting and not self._begun:  # else the prefix is read with these prompts
-                every = [part.prompts[0] for part in self._of_row]
-                self._prefix = read_prefix(engine.forward, every, engine.device)
-            self._begun = True
-            read = Prefilled.read(engine.forward, prompts, engine.device, self._prefix)
+            prefix = self._prefix.of(prompts, [part.prompts[0] for _, part in self._waiting])
+            read = Prefilled.read(engine.forward, prompts, engine.device, prefix)
         numbers = [first + k for first, part in taken for k in range(part.rows)]
-        longest = max(part.sampling.max_new_tokens for part in self._parts)
+        longest = max(part.sampling.max_new_tokens for part in parts)
         readings = engine.readout.num_readings if engine.readout else 1
         known = read.distance_BX.shape[1]
         return Batch.of(read, parts, numbers, steps=longest, readings=readings + known)
@@ -204,10 +209,11 @@ class Stream:
         sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
         part = Part([self._prompt], sampling, [self._key])
         remedy = (
-            f"samples of a prompt of {len(self._prompt)} tokens in flight; use fewer (--parallel), "
-            "or"
+            f"{len(numbers)} samples of a prompt of {len(self._prompt)} tokens in flight; use "
+            "fewer (--parallel), or"
         )
-        drawing = ContinuousBatch(self._engine, [part], read=self._prefill, remedy=remedy)
+        drawing = ContinuousBatch(self._engine, read=self._prefill, remedy=remedy)
+        drawing.add(part)
         for row, generation in self._finished(drawing, len(numbers)):
             yield numbers[row], generation
 
@@ -222,8 +228,6 @@ class Stream:
                 hopeless = [one.row for one in drawn if watches[one.row].hopeless(one)]
                 waiting -= {*ended, *hopeless}
                 yield from zip(ended, drawing.responses(ended), strict=True)
-                for row in hopeless:
-                    drawing.stop(row)
                 for row, one in zip(hopeless, drawing.responses(hopeless), strict=True):
                     yield row, replace(one, finish_reason="dropped")
         yield from zip(sorted(waiting), drawing.responses(sorted(waiting)), strict=True)

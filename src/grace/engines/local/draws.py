@@ -6,7 +6,7 @@ length. Shapes: R rows, T steps, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -82,12 +82,12 @@ class Draws(NamedTuple):
             torch.from_numpy(_points(parts, steps)).to(device),
         )
 
-    def choose(self, logits_RV: Tensor, step_R: Tensor, parts: Sequence[Part]) -> Tensor:
-        """Return the next token of each row, (R,); `parts` are all that the rows may come from."""
-        if all(part.sampling.temperature == 0 for part in parts):
+    def choose(self, logits_RV: Tensor, step_R: Tensor, settings: Collection[Sampling]) -> Tensor:
+        """Return the next token of each row, (R,); `settings` are all that the rows may have."""
+        if all(sampling.temperature == 0 for sampling in settings):
             return logits_RV.argmax(-1)
         point_R = self.points_RT.gather(1, step_R.clamp(max=self.points_RT.shape[1] - 1)[:, None])
-        top_p_R1 = self.top_p_R1 if any(part.sampling.top_p < 1 for part in parts) else None
+        top_p_R1 = self.top_p_R1 if any(sampling.top_p < 1 for sampling in settings) else None
         greedy_R1 = self.temperature_R1 == 0
         scaled_RV = logits_RV / self.temperature_R1.masked_fill(greedy_R1, 1)
         drawn_R = _draw(scaled_RV, top_p_R1, point_R[:, 0])

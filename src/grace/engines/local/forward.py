@@ -336,13 +336,27 @@ def read(
     return Unread(ids_BL[:, length:], whole.mask_BL, positions_BL[:, length:], cache)
 
 
-@torch.inference_mode()
-def read_prefix(forward: Forward, sequences: Sequence[Ids], device: torch.device) -> Any:
-    """Return a cache with the tokens that all sequences share, None if they are too few."""
-    length = shared(sequences)
-    if len(sequences) < 2 or not length:
-        return None
-    return _cached(forward, torch.tensor([sequences[0][:length]], device=device))
+class Prefix:
+    """What prompts that come a few at a time begin with, which is read once."""
+
+    def __init__(self, forward: Forward, device: torch.device) -> None:
+        self._forward, self._device = forward, device
+        self._ids: list[int] = []
+        self._cache: Any = None
+        self._last: list[Ids] = []  # the prompt before, if any
+
+    @torch.inference_mode()
+    def of(self, prompts: Sequence[Ids], to_come: Sequence[Ids] = ()) -> Any:
+        """Return a cache with what all these begin with, None if that is too little to pay."""
+        length = len(self._ids)
+        held = length if all([*prompt[:length]] == self._ids for prompt in prompts) else 0
+        every = [*self._last, *prompts, *to_come]
+        length = shared(every) if len(every) > 1 else 0
+        if length > 2 * held:
+            held, self._ids = length, [*prompts[0][:length]]
+            self._cache = _cached(self._forward, torch.tensor([self._ids], device=self._device))
+        self._last = [prompts[-1]]
+        return self._cache if held else None
 
 
 def _cached(forward: Forward, ids_1P: Tensor) -> Any:

@@ -13,7 +13,7 @@ from grace.engines import Rating
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
-from grace.engines.reading import LOWEST, Step
+from grace.engines.reading import LOWEST
 from grace.engines.structured import Forms
 from grace.model.calls import for_caller, rated
 from grace.records import Message, Vote, to_json
@@ -27,7 +27,7 @@ from grace.server.jobs.completion import (
     Top,
     name_of,
 )
-from grace.server.jobs.queue import Cancelled, Finished, Job, Queue
+from grace.server.jobs.queue import Cancelled, Finished, Job, Queue, Together
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Backend:
         engine: Any = model.engine
         self._model, self._engine, self._timeout_s = model, engine, settings.timeout_s
         self._is_upstream = "relay" in engine.gives
-        self._draw: Callable[[Sequence[Completion]], None]
+        self._draw: Callable[[Together], None]
         draws_here = not self._is_upstream or engine.remote.draws_here
         self._forms = Forms(engine.tokenizer, engine.reader) if draws_here else None
         waiting = settings.max_waiting
@@ -61,7 +61,6 @@ class Backend:
             self.queue = Queue(
                 threads=LANES,
                 max_waiting=waiting,
-                max_together=engine.batch_size,
                 small=max(1, engine.batch_size // SMALL) * (SHORT + model.sample.longest),
                 model=engine.model,
             )
@@ -94,28 +93,39 @@ class Backend:
         return for_caller(self._model, time.monotonic() + self._timeout_s)
 
 
-def draw(jobs: Sequence[Completion]) -> None:
-    """Draw the samples of several requests side by side from a model in this process."""
+def draw(together: Together) -> None:
+    """Draw the samples of requests side by side from a model in this process, as they arrive."""
     from grace.engines.local.draws import Part
 
-    engine: Any = jobs[0].engine
-    rows = [choice for job in jobs for choice in job.choices()]
-    tops = [job.params.top for job in jobs for _ in range(job.size)]
-    parts, start = [], 0
-    for job in jobs:
-        allowed = [choice.allowed for choice in rows[start : start + job.size] if choice.allowed]
-        parts.append(Part(job.prompts, job.params.sampling, job.prompt_keys(), allowed))
-        start += job.size
-    drawing = engine.draw(parts)
+    engine: Any = together.jobs[0].engine
+    drawing = engine.draw()
+    choices: dict[int, Choice] = {}  # those that go on, by row
+
+    def add(jobs: Sequence[Completion]) -> None:
+        for job in jobs:
+            new = job.choices()
+            allowed = [choice.allowed for choice in new if choice.allowed]
+            part = Part(job.prompts, job.params.sampling, job.prompt_keys(), allowed)
+            choices.update(enumerate(new, drawing.add(part)))
+
+    def join() -> None:
+        if drawing.exchanges or not choices:
+            add(together.join(engine.batch_size - len(choices)))
+
+    add(together.jobs)
+    join()
     for step in drawing:
+        over = []
         for drawn in step:
-            choice = rows[drawn.row]
-            if not choice.add(drawn, _most_probable(engine, drawing, drawn.row, tops[drawn.row])):
-                drawing.stop(drawn.row)
-            _rate(engine, choice)
-    for choice, generation in zip(rows, drawing.generations(), strict=True):
-        choice.close(generation.confidence)
-        _rate(engine, choice)
+            choice = choices[drawn.row]
+            if not choice.add(drawn, _most_probable(engine, drawing, drawn.row, choice.top)):
+                over.append(drawn.row)
+        for row, response in zip(over, drawing.responses(over), strict=True):
+            choice = choices.pop(row)
+            choice.close(response.confidence)
+            if choice.to_rate is not None:
+                choice.end_rated(*engine.rated([choice.prompt], [choice.to_rate]))
+        join()
 
 
 def _most_probable(engine: Any, drawing: ContinuousBatch, row: int, count: int | None) -> Top:
@@ -123,15 +133,9 @@ def _most_probable(engine: Any, drawing: ContinuousBatch, row: int, count: int |
     return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in best)
 
 
-def _rate(engine: Any, choice: Choice) -> None:
-    """Give a choice that a stop string has cut the confidence of what is left."""
-    if choice.to_rate is not None:
-        choice.end_rated(*engine.rated([choice.prompt], [choice.to_rate]))
-
-
-def _draw_upstream(jobs: Sequence[Completion]) -> None:
+def _draw_upstream(together: Together) -> None:
     """Draw the samples of one request upstream, each with a request of its own."""
-    (job,) = jobs
+    (job,) = together.jobs
     engine: Any = job.engine
     choices = zip(job.choices(), job.sample_keys(), strict=True)
     engine.wait(_all([_relay(engine, job.params, choice, *key) for choice, key in choices]))
@@ -146,17 +150,11 @@ async def _relay(
     request = Request(choice.prompt, params.sampling, seed, True, schema, choice.allowed)
     async with aclosing(engine.remote.steps(request)) as arriving:
         async for steps in arriving:
-            if not all(_add(engine, choice, step) for step in steps):
+            if not all(choice.add(engine.reader.drawn(step), ()) for step in steps):
                 break
     choice.close(None)
     if choice.to_rate is not None:
         choice.end_rated(await engine.remote.rated(choice.prompt, choice.to_rate))
-
-
-def _add(engine: Any, choice: Choice, step: Step) -> bool:
-    """Add a step to a choice; return whether the choice goes on."""
-    drawn = engine.reader.drawn(step)
-    return choice.add(drawn, ()) and not drawn.ended
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -193,7 +191,7 @@ class VoteJob(Job):
         longest = options["max_new_tokens"] or self._model.sample.longest
         self.work = len(self._prompt) + self.size * longest
 
-    def run(self, together: Sequence[Any]) -> None:
+    def run(self, together: Together) -> None:
         """Sample until the strategy stops or the budget is spent, and decide."""
         decision = self._model.vote(**self._options, on_vote=self._voted, prompt=self._prompt)
         agreeing = [vote for vote in decision.votes if vote.answer == decision.answer]
@@ -235,7 +233,7 @@ class RatingJob(Job):
         self._encoded = self._model.encode_all(self._prompts, self._responses)
         self.work = sum(len(ids) for side in self._encoded for ids in side)
 
-    def run(self, together: Sequence[Any]) -> None:
+    def run(self, together: Together) -> None:
         """Rate all responses."""
         if self.cancelled.is_set():
             raise Cancelled

@@ -17,11 +17,11 @@ from grace.engines.structured import Allowed, Form, FormError, Forms
 from grace.errors import GraceError
 from grace.evidence import Reading, Running
 from grace.records import FieldValue
-from grace.server.jobs.queue import Failed, Finished, Job
+from grace.server.jobs.queue import Failed, Finished, Job, Together
 
 Top = tuple[tuple[str, float], ...]
 """Tokens with their log-probabilities."""
-SHORT = 64  # tokens; prompts below this length share a batch
+SHORT = 64  # tokens; prompts below this length run together
 
 
 class Token(NamedTuple):
@@ -97,7 +97,7 @@ class Completion(Job):
         self,
         engine: ModelEngine,
         params: CompletionParams,
-        draw: Callable[[Sequence[Completion]], None],
+        draw: Callable[[Together], None],
         hang_up: Callable[[], None] | None = None,
         forms: Forms | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class Completion(Job):
         self._tokens = 0
 
     def prepare(self) -> None:
-        """Encode and check the prompts; group by length, as a batch waits for its longest."""
+        """Encode and check the prompts; group by length, as a row is as wide as the widest."""
         params, limit = self.params, self.engine.limit
         self.prompts = params.encode()
         if params.shortens and limit is not None:
@@ -123,8 +123,8 @@ class Completion(Job):
         self.group = (max(map(len, self.prompts), default=0) // SHORT).bit_length()
         self.work = sum(map(len, self.prompts)) + self.size * self.params.sampling.max_new_tokens
 
-    def run(self, together: Sequence[Any]) -> None:
-        """Draw the samples of all these requests."""
+    def run(self, together: Together) -> None:
+        """Draw the samples of all these requests, and of those that join them."""
         self._draw(together)
 
     def choices(self) -> list[Choice]:
@@ -169,6 +169,7 @@ class Choice:
 
     def __init__(self, job: Completion, number: int) -> None:
         self.prompt = job.prompts[number // job.params.sampling.num_samples]
+        self.top = job.params.top
         self.to_rate: list[int] | None = None
         self.allowed = None if job.allowed is None else job.allowed.begin()
         self._written: list[int] = []
@@ -188,7 +189,7 @@ class Choice:
         self._over = False
 
     def add(self, drawn: Drawn, top: Top) -> bool:
-        """Add the token that a step has chosen; return whether the choice goes on."""
+        """Add the token that a step has chosen; return whether another may follow."""
         if self._job.cancelled.is_set():
             self._over = True
         if self._over or self._end is not None:
@@ -209,7 +210,7 @@ class Choice:
                     return False
             if self._engine.read_at != "feed":  # else c takes one more pass; the engine knows it
                 self.close(self._first_c if at_prompt else self._running.at_end())
-            return True
+            return False
         self._tokens_drawn += 1
         self._written.append(drawn.token)
         self._logprobs.append(drawn.logprob)
@@ -223,8 +224,8 @@ class Choice:
         if shown.stopped:
             self._cut()
         elif self._tokens_drawn >= self._job.params.sampling.max_new_tokens:
-            self.close(None)  # not after longer choices of the same batch
-        return not (self._over or shown.stopped)
+            self.close(None)
+        return not self._over and self.to_rate is None
 
     def close(self, confidence: float | None) -> None:
         """End the choice where the model ended it, or at its maximum length."""

@@ -18,7 +18,6 @@ from grace.errors import ComputeError, GraceError
 from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
-PATIENCE_S = 1.0  # a small job waits this long for a batch of small ones, then gets another thread
 SHARE = 6  # small jobs get the model for this many times as long as the large ones beside them
 REST_S = 1.0  # without work, then the memory that is free goes back to the system
 STUCK_S = 60.0  # without a forward pass while there is work, the model counts as stuck
@@ -47,9 +46,9 @@ class Cancelled(Exception):
 class Job(ABC):
     """Work for the model, reported as events to `emit`, from any thread.
 
-    Jobs of one `group` may run together. `size` is the number of samples or of ratings, `work`
-    about the most tokens to compute. Once `started`, an event was shown to the client, so the job
-    cannot run again.
+    Jobs of one `group` run together, also those that arrive after the first has begun. `size` is
+    the number of samples or of ratings, `work` about the most tokens to compute. Once `started`, an
+    event was shown to the client, so the job cannot run again.
     """
 
     emit: Emit
@@ -79,17 +78,37 @@ class Job(ABC):
         """Do what needs no model, such as tokenising; called once, before the job is queued."""
 
     @abstractmethod
-    def run(self, together: Sequence[Any]) -> None:
+    def run(self, together: Together) -> None:
         """Run all these jobs of one group, this one among them."""
+
+
+class Together:
+    """Jobs of one kind that run on one thread; `more` takes those that may join them."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Any],
+        kind: Hashable = None,
+        more: Callable[[Together, int], list[Any]] = lambda _, __: [],
+        *,
+        small: bool = True,
+    ) -> None:
+        self.jobs, self.kind, self.small = list(jobs), kind, small
+        self._more = more
+
+    def join(self, room: int) -> list[Any]:
+        """Take the jobs that wait to join these, with `room` samples at most."""
+        more = self._more(self, room)
+        self.jobs = [*(job for job in self.jobs if not job.cancelled.is_set()), *more]
+        return more
 
 
 class Queue:
     """Runs jobs in order of arrival, on threads that start when they are needed.
 
-    Jobs that share a model in this process take turns, one forward pass at a time. The first thread
-    runs one batch at a time, so jobs that arrive meanwhile form the next batch. Small jobs run on
-    another thread once they have waited for `PATIENCE_S`, and at once where only large ones run: so
-    they never wait for the end of a large one.
+    Jobs that share a model in this process take turns, one forward pass at a time. A job joins
+    those of its kind that run already; any other gets a thread of its own, but large ones run one
+    after the other. So a small one never waits for the end of a large one.
     """
 
     def __init__(
@@ -97,19 +116,17 @@ class Queue:
         *,
         threads: int,
         max_waiting: int,
-        max_together: int = 1,
         small: int = 1,
         model: Any = None,
     ) -> None:
         self.waiting: list[Job] = []
         self._model = model
-        self._most, self._max_waiting, self._max_together = threads, max_waiting, max_together
-        self._small = small
+        self._most, self._max_waiting, self._small = threads, max_waiting, small
         self._changed = threading.Condition()
         self._closed = False
         self._model_lock = None if model is None else FairLock()
         self._rested = True  # since the last work
-        self._running: dict[int, bool] = {}  # by thread that runs a batch: whether all are small
+        self._running: dict[int, Together] = {}  # by thread
         self._stepped = time.monotonic()
         self._threads: list[threading.Thread] = []
 
@@ -162,92 +179,104 @@ class Queue:
         self.waiting = [job for job in self.waiting if not job.cancelled.is_set()]
 
     def _work(self, number: int) -> None:
-        while jobs := self._take(number):
+        while together := self._take(number):
             try:
-                share = SHARE if self._running[number] else 1
+                share = SHARE if together.small else 1
                 with self._model_lock(share) if self._model_lock else contextlib.nullcontext():
                     self._stepped = time.monotonic()
-                    self._run(jobs)
+                    self._run(together)
             finally:
-                del jobs  # what they hold is not kept until the next ones
+                del together  # what they hold is not kept until the next ones
                 with self._changed:
                     del self._running[number]
                     self._changed.notify_all()  # the first thread may rest now
 
-    def _take(self, number: int) -> list[Job]:
-        """Wait for work; return a job and all that run with it, none once the queue is closed."""
+    def _take(self, number: int) -> Together | None:
+        """Wait for a job and return it, for others to join; None once the queue is closed."""
         with self._changed:
             while True:
                 self._forget_cancelled()
-                first = self._next(number)
-                if first is not None:
-                    jobs = self._with_others(first)
-                    self._running[number] = all(map(self._is_small, jobs))
-                    self._rested = False
-                    if self._model is not None and self.waiting:
-                        self._changed.notify_all()  # some of those left may overtake these
-                    return jobs
+                job = next(filter(self._may_start, self.waiting), None)
+                if job is not None:
+                    self.waiting.remove(job)
+                    small = self._is_small(job)
+                    together = Together([job], self._kind(job), self._joining, small=small)
+                    self._running[number], self._rested = together, False
+                    return together
                 if self._closed:
-                    return []
+                    return None
                 resting = (
                     number == 0 and self._model is not None and not (self._rested or self._running)
                 )
-                left = REST_S if resting else self._patience_left(number)
-                if not self._changed.wait(left) and resting:
+                if not self._changed.wait(REST_S if resting else None) and resting:
                     self._rested = True
                     _give_back_memory()
 
-    def _next(self, number: int) -> Job | None:
-        """Return the job to start: the first thread takes the oldest, others small ones."""
-        if number == 0 or self._model is None:
-            return self.waiting[0] if self.waiting else None
-        patience = PATIENCE_S if any(self._running.values()) or not self._running else 0
-        late = time.monotonic() - patience
-        small = filter(self._is_small, self.waiting)
-        return next((job for job in small if job.arrived <= late), None)
+    def _joining(self, together: Together, room: int) -> list[Job]:
+        """Take what may join others from the queue; none overtakes one that waits for their end."""
+        joining: list[Job] = []
+        with self._changed:
+            self._forget_cancelled()
+            for job in self.waiting:
+                if self._kind(job) == together.kind and job.size <= room:
+                    joining.append(job)
+                    room -= job.size
+                elif self._kind(job) == together.kind or self._waits_for_end(job, together):
+                    break
+            self.waiting = [job for job in self.waiting if job not in joining]
+        return joining
 
-    def _patience_left(self, number: int) -> float | None:
-        """Return the seconds until a thread must look again, None: when something changes."""
-        small = [job.arrived for job in self.waiting if self._is_small(job)] if number else []
-        return max(0.0, min(small) + PATIENCE_S - time.monotonic()) if small else None
+    def _may_start(self, job: Job) -> bool:
+        """Whether a free thread may take a job: it joins no other, and no other large one runs."""
+        running = self._running.values()
+        return self._model is None or not (
+            any(self._kind(job) == together.kind for together in running)
+            or (not self._is_small(job) and any(not together.small for together in running))
+        )
+
+    def _waits_for_end(self, job: Job, together: Together) -> bool:
+        """Whether a job of another kind can start once these have ended, and no earlier."""
+        running = self._running.values()
+        if any(self._kind(job) == other.kind for other in running):
+            return False
+        if not self._is_small(job) and any(not other.small for other in running):
+            return not together.small
+        return len(running) == self._most
 
     def _is_small(self, job: Job) -> bool:
         return job.work <= self._small
 
-    def _with_others(self, first: Job) -> list[Job]:
-        """Take a job from the queue, and those of its group and kind that fit into its batch."""
-        jobs, room = [first], self._max_together - first.size
-        for job in self.waiting:
-            alike = first.group is not None and job.group == first.group
-            alike = alike and self._is_small(job) == self._is_small(first)
-            if alike and job.size <= room and job is not first:
-                jobs.append(job)
-                room -= job.size
-        self.waiting = [job for job in self.waiting if job not in jobs]
-        return jobs
+    def _kind(self, job: Job) -> Hashable:
+        """Return what jobs that run together have in common; one without a group runs alone."""
+        return id(job) if job.group is None else (job.group, self._is_small(job))
 
-    def _run(self, jobs: Sequence[Job]) -> None:
-        """Run a batch; if it fails before any job has started, run its jobs one by one."""
+    def _run(self, together: Together) -> None:
+        """Run jobs; if that fails, those of which nothing was shown wait to be run alone."""
         try:
-            with self._between_steps(jobs):
-                jobs[0].run(jobs)
+            with self._between_steps(together):
+                together.jobs[0].run(together)
         except (Cancelled, CancelledError):
             return
         except BaseException as error:  # not even a SystemExit may end the thread
-            if len(jobs) > 1 and not any(job.started for job in jobs):
-                for job in jobs:
-                    self._run([job])
-                return
-            if isinstance(error, UpstreamError):
+            jobs = together.jobs
+            again = [job for job in jobs if not job.started] if len(jobs) > 1 else []
+            failed = [job for job in jobs if job not in again]
+            if failed and isinstance(error, UpstreamError):
                 log.warning("upstream: %s", error)
-            elif isinstance(error, ComputeError) or not isinstance(error, GraceError | ApiError):
+            elif failed and (
+                isinstance(error, ComputeError) or not isinstance(error, GraceError | ApiError)
+            ):
                 log.exception("a request failed")
-            for job in jobs:
+            for job in failed:
                 job.emit(Failed(error))
             _let_go(error)
+            for job in again:
+                job.group = None
+            with self._changed:
+                self.waiting = [*again, *self.waiting]
 
     @contextlib.contextmanager
-    def _between_steps(self, jobs: Sequence[Job]) -> Iterator[None]:
+    def _between_steps(self, together: Together) -> Iterator[None]:
         """Before each forward pass let other threads go first; stop if all jobs are cancelled."""
         if self._model_lock is None:
             yield
@@ -258,7 +287,7 @@ class Queue:
             if threading.get_ident() != thread:
                 return
             self._stepped = time.monotonic()
-            if all(job.cancelled.is_set() for job in jobs):
+            if all(job.cancelled.is_set() for job in together.jobs):
                 raise Cancelled
             lock.pass_on()
 
