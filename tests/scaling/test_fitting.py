@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import pytest
 
 from grace.scaling import Pool, fit_vote, fitting, replay
 from grace.scaling.fitting import fit_weights
+from grace.scaling.replaying import is_right, outcomes
 from grace.strategies import FittedVote, Policy
 from grace.strategies.tally import VoteTable
 from grace.strategies.vote import FREE, posterior
@@ -50,6 +52,21 @@ def test_the_probability_of_the_fit_is_calibrated_on_new_questions():
     free_Q, _ = decided(FittedVote(), new)
     scores = [np.square(each_Q - right_Q).mean() for each_Q in (sure_Q, free_Q)]
     assert scores[0] < scores[1]
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_the_threshold_is_the_lowest_that_keeps_the_accuracy_of_a_replay(seed):
+    pool = pool_of(60, seed)
+    vote, votes = fit_vote(pool, seed), fitting._in_orders(pool, seed)
+    table = VoteTable(votes.answer_QS, votes.confidence("grace"))
+
+    def accuracy(threshold: float) -> float:
+        (outcome,) = outcomes(replace(vote, threshold=threshold), table, [8])
+        return is_right(outcome, votes.correct_QS).mean()
+
+    least = accuracy(9.0) - fitting.LOSS
+    enough = takewhile(lambda tau: accuracy(tau) >= least, reversed(fitting.THRESHOLDS))
+    assert vote.threshold == min(enough) < fitting.THRESHOLDS[-1]
 
 
 def test_the_fitted_vote_is_as_right_as_the_whole_vote_with_fewer_samples():

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.scaling.pool import Pool
-from grace.scaling.replaying import is_right, outcomes
+from grace.scaling.replaying import Outcome, is_right
 from grace.strategies.tally import Floats, Indices, VoteTable
 from grace.strategies.vote import FREE, FittedVote, posterior, tallies
 
@@ -32,11 +32,13 @@ OWN = "grace"  # the estimator whose confidences come with the tuned model's sam
 def fit_vote(pool: Pool, seed: int = 0) -> FittedVote:
     """Fit the weights, and the lowest threshold from which on stopping costs hardly an answer."""
     vote, votes = FittedVote(weights=fit_weights(pool, seed)), _in_orders(pool, seed)
-    table, width = VoteTable(votes.answer_QS, votes.confidence(OWN)), votes.num_samples
+    chosen_RT, right_RT = vote.leading(VoteTable(votes.answer_QS, votes.confidence(OWN)))
+    row_R, width = np.arange(len(chosen_RT)), votes.num_samples
 
     def accuracy(threshold: float) -> float:
-        strategy = replace(vote, threshold=threshold)
-        (outcome,) = outcomes(strategy, table, [width])
+        stop_R = replace(vote, threshold=threshold).stop(chosen_RT, right_RT)
+        used_R = np.minimum(stop_R, width)
+        outcome = Outcome(chosen_RT[row_R, used_R - 1], used_R)
         return float(is_right(outcome, votes.correct_QS).mean())
 
     whole = accuracy(THRESHOLDS[-1] + 1)

@@ -124,13 +124,20 @@ class FittedVote:
 
     def stops(self, table: VoteTable) -> Indices:
         """Stop at the first vote after which the leading answer is probable enough."""
-        rows, width = table.answer_RT.shape
-        stop_R = np.full(rows, width + 1)
-        for tally in tallies(table):
-            chosen_R, right_R = self._leading(tally)
-            least = self.threshold - self.fall * math.log2(tally.taken)
-            stop_R[(chosen_R >= 0) & (right_R >= least) & (stop_R > width)] = tally.taken
-        return stop_R
+        return self.stop(*self.leading(table))
+
+    def leading(self, table: VoteTable) -> tuple[Indices, Floats]:
+        """Return the leading answer after each vote (-1: none), and its probability: (R, T)."""
+        chosen, right = zip(*map(self._leading, tallies(table)), strict=True)
+        return np.stack(chosen, axis=1), np.stack(right, axis=1)
+
+    def stop(self, chosen_RT: Indices, right_RT: Floats) -> Indices:
+        """Return the number of votes at which each row stops; one more than there are: nowhere."""
+        width = chosen_RT.shape[1]
+        least = [self.threshold - self.fall * math.log2(taken) for taken in range(1, width + 1)]
+        sure_RT = (chosen_RT >= 0) & (right_RT >= least)
+        first_R: Indices = np.where(sure_RT.any(axis=1), sure_RT.argmax(axis=1), width) + 1
+        return first_R
 
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the most probable answer."""
