@@ -14,11 +14,13 @@ import pytest
 import grace
 from grace.engines import Sampling
 from grace.model import Model
-from grace.records import Decision, Vote
+from grace.model.rules import usual_strategy
+from grace.records import Decision, Threshold, Vote
 from grace.scaling import Pool
 from grace.scaling.replaying import outcomes
-from grace.strategies import POLICIES, chosen, decide, load
+from grace.strategies import POLICIES, FittedVote, chosen, decide, load
 from grace.strategies.tally import VoteTable
+from grace.strategies.vote import FREE
 
 QUESTIONS = ("What is 1?", "What is 2 and 14?")
 LONGEST = 8  # tokens: some samples are cut, and have no confidence
@@ -190,3 +192,14 @@ def test_every_vote_that_is_used_is_told_as_it_comes(model: Model) -> None:
         QUESTIONS[0], threshold=0, budget=6, parallel=3, seed=4, on_vote=lambda *each: None
     )
     assert sure == model.vote(QUESTIONS[0], threshold=0, budget=6, parallel=3, seed=4)
+
+
+def test_a_vote_without_a_strategy_is_that_of_its_threshold_or_the_fitted_one() -> None:
+    fitted, stops = FittedVote(), Threshold("early-stop", 8, 0.8, 0.7, 0.05, 0.9, 99, 0.7, "")
+    given = dataclasses.replace(stops, weights=FREE)
+    none, single = dataclasses.replace(stops, tau=None), dataclasses.replace(stops, mode="answer")
+    for promise in (None, none, single):
+        assert usual_strategy(promise, None) == "es"
+        assert usual_strategy(promise, fitted) == "grace-vote"
+    assert [usual_strategy(stops, one) for one in (None, fitted)] == ["es", "es"]
+    assert [usual_strategy(given, one) for one in (None, fitted)] == ["grace-vote", "grace-vote"]

@@ -105,6 +105,7 @@ def test_the_vote_is_fitted_to_validation_samples_and_used_live(scaled: Path):
     asked: dict[str, Any] = {"budget": 3, "seed": 1}
     live = model.vote("What is 2 and 14?", strategy="grace-vote", **asked)
     assert live == model.vote("What is 2 and 14?", strategy=fitted, **asked)
+    assert live == model.vote("What is 2 and 14?", **asked)
     own = model.vote("What is 2 and 14?", strategy="grace-vote", threshold=0.9, **asked)
     assert own.threshold == 0.9
 

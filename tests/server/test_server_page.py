@@ -21,6 +21,7 @@ from live_server import Live, running
 from grace.model.rules import answering, voting
 from grace.records import Threshold, to_json
 from grace.server.app import PAGE
+from grace.strategies.vote import FREE
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install one")
 READY = "document.getElementById('about').textContent.includes('trained on')"
@@ -66,6 +67,7 @@ CHOSEN = [
     replace(ANSWERS, temperature=0.8),
     replace(VOTES, temperature=1.0),
     replace(VOTES, budget=12),
+    replace(VOTES, weights=FREE),
     replace(ANSWERS, tau=None),
 ]
 
@@ -83,7 +85,9 @@ def in_module(name: str, script: str) -> Any:
 
 @in_node
 def test_the_page_shows_a_promise_where_the_server_keeps_it() -> None:
-    asked = [(budget, strategy) for budget in (1, 4, 8, 12) for strategy in ("es", "asc")]
+    asked = [
+        (budget, strategy) for budget in (1, 4, 8, 12) for strategy in ("es", "asc", "grace-vote")
+    ]
     script = f"""
         const found = {json.dumps([to_json(one) for one in CHOSEN])}.map((chosen) =>
           {json.dumps(asked)}.map(([budget, strategy]) =>

@@ -188,7 +188,8 @@ class Model:
         Args:
             question: a question, or a list of them.
             strategy: a strategy, or its name (`sc`, `asc`, `esc`, `es`, `grace-sc`, ...; see
-                `grace.strategies`); None: early stopping.
+                `grace.strategies`); None: that of the run's threshold, else `grace-vote` if it was
+                fitted, else early stopping.
             budget: maximum number of samples; None: the budget of the run's threshold, or 8.
             parallel: number of samples of a question in flight at a time; it does not change the
                 decision. What it does not need is cancelled (with a list, finished first).

@@ -82,9 +82,9 @@ def voting(
 ) -> Voting:
     """Return the strategy of a vote with its threshold; arguments as for `answering`.
 
-    Without a strategy it is that of the run's threshold. A vote by its name has what was `fitted`.
+    Without a strategy it is the usual one. GrACE-vote by its name has what was `fitted`.
     """
-    strategy = usual_strategy(chosen) if strategy is None else strategy
+    strategy = usual_strategy(chosen, fitted) if strategy is None else strategy
     loaded: Any = strategy
     if isinstance(strategy, str):
         loaded = strategies.load(strategy)
@@ -109,10 +109,11 @@ def voting(
     return Voting(loaded)
 
 
-def usual_strategy(chosen: Threshold | None) -> str:
-    """Return the default strategy of a vote: that of the run's threshold, or early stopping."""
-    fitted = chosen is not None and chosen.tau is not None and chosen.weights
-    return chosen.strategy if chosen is not None and fitted else "es"
+def usual_strategy(chosen: Threshold | None, fitted: FittedVote | None) -> str:
+    """Return the default strategy of a vote: the threshold's, the fitted one, or early stopping."""
+    if chosen is not None and chosen.tau is not None and chosen.mode == "early-stop":
+        return "grace-vote" if chosen.weights else "es"
+    return "es" if fitted is None else "grace-vote"
 
 
 def usual_budget(chosen: Threshold | None, strategy: Strategy | str | None) -> int:

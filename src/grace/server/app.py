@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from grace import __version__
 from grace.errors import GraceError
+from grace.model.rules import usual_strategy
 from grace.records import to_json
 from grace.report.stored import own_row
 from grace.server.errors import ApiError, as_api_error
@@ -153,6 +154,7 @@ def _card(model: Model, settings: ServerSettings, path: Path) -> dict[str, Any]:
             "read_at": engine.read_at,
             "evidence": engine.evidence is not None,
             "max_tokens": min(model.sample.longest, settings.max_tokens),
+            "strategy": usual_strategy(model.promise, model.fitted),
             "threshold": to_json(promise) if promise else None,
             "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
         },

@@ -213,7 +213,7 @@ class Service:
             seed=seed,
         )
         used = {
-            "strategy": options.strategy or usual_strategy(self.model.promise),
+            "strategy": options.strategy or usual_strategy(self.model.promise, self.model.fitted),
             "budget": budget,
             "seed": seed,
         }

@@ -44,7 +44,7 @@ def ask(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default="es",
+            show_default="grace-vote if `grace scale` has fitted it; else es",
             help="How several samples vote; `grace list strategies` shows all.",
         ),
     ] = None,

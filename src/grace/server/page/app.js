@@ -45,7 +45,9 @@ async function connect() {
   document.title = `${model.id} · GrACE`;
   $("about").textContent = `${model.id}, trained on ${model.grace.task}`;
   $("choices-field").hidden = model.grace.kind !== "choice";
-  const { measured } = model.grace;
+  const { measured, strategy } = model.grace; // how its votes stop, if nobody says so
+  if (strategy === "grace-vote") $("strategy").add(new Option("when its answer is probable", strategy));
+  $("strategy").value = strategy;
   if ((runThreshold()?.tau ?? null) !== null) startAtRunThreshold(runThreshold());
   if (measured) showMeasured(measured);
   showThreshold();
