@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -33,6 +35,22 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Grace:
             main([str(argument) for argument in arguments])
         shown = capsys.readouterr()
         return Result(int(stopped.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def once() -> Callable[..., str]:
+    """Run `grace ARGUMENTS` in this process, which must succeed, and return what it printed."""
+
+    def run(*arguments: object) -> str:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as shown,
+            pytest.raises(SystemExit) as stopped,
+        ):
+            main([str(argument) for argument in arguments])
+        assert not stopped.value.code
+        return shown.getvalue()
 
     return run
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from grace.chat import saved
 from grace.evidence import FEATURES, Evidence
 from grace.evidence.trace import TRACE_FEATURES, Trace
 
@@ -29,6 +30,7 @@ EVIDENCE = Evidence(
     trace=Trace(TRACE_ONES, TRACE_ONES, 0.0, TRACE_ONES, TRACE_ONES, 9.0),
 ).to_dict()  # fmt: skip
 TRACE = EVIDENCE["trace"]
+ENDLESS = "does not end within"
 DEEP = '{"evidence": ' + "[" * 100_000 + "]" * 100_000 + "}"
 DAMAGES = [
     Damage("base", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
@@ -63,7 +65,7 @@ DAMAGES = [
     Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),
     Damage("adapter", "chat_template.jinja", "{{ 1 / 0 }}", "the chat template refuses"),
     *(
-        Damage("adapter", "chat_template.jinja", template, "does not end within")
+        Damage("adapter", "chat_template.jinja", template, ENDLESS)
         for template in (
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
             "{{ 10 ** (10 ** 10) }}",
@@ -104,8 +106,14 @@ def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"{damage.file}: {damage.says}")
 def test_a_damaged_file_is_named_in_one_line(
-    damage: Damage, whole: dict[str, Path], tmp_path: Path, cli: Any
+    damage: Damage,
+    whole: dict[str, Path],
+    tmp_path: Path,
+    cli: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if damage.says == ENDLESS:
+        monkeypatch.setattr(saved, "SECONDS", 2)
     folder, content = tmp_path / "model", damage.content
     file = shutil.copytree(whole[damage.folder], folder) / damage.file
     if isinstance(content, dict):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import random
 import subprocess
@@ -17,7 +15,6 @@ import pytest
 
 import grace
 import tiny_run
-from grace.cli import main
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
 
@@ -43,14 +40,11 @@ def graded(file: Path, count: int = 60, **changes: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fitted(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def fitted(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Any) -> tuple[Path, str]:
     """An adapter, fitted once to the answers of `graded`, and what the command printed."""
     folder = tmp_path_factory.mktemp("fitted")
-    words = ("fit", model, graded(folder / "graded.jsonl"), folder / "out", *SHORT)
-    with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    assert not stopped.value.code
-    return folder / "out", shown.getvalue()
+    shown = once("fit", model, graded(folder / "graded.jsonl"), folder / "out", *SHORT)
+    return folder / "out", shown
 
 
 def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
@@ -237,9 +231,10 @@ def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is
     assert [f"{c:.2f}  {piece!r}" for piece, c in rows] == steps
     assert len(reply["pieces"]) == reply["tokens"] and "".join(reply["pieces"]).strip() in last
 
-    short = ("--set", "sample.max_new_tokens=1")
-    assert cli("fit", model, answers, tmp_path / "short", "--trace", *SHORT, *short).code == 0
-    asked = cli("ask", tmp_path / "short", "What is 3 and 21?", "--trace")
+    card = read_card(traced)
+    card["sample"]["max_new_tokens"] = 1
+    (traced / "grace.json").write_text(json.dumps(card))
+    asked = cli("ask", traced, "What is 3 and 21?", "--trace")
     assert asked.out.startswith("none  ") and len(asked.out.splitlines()) == 2
 
 

@@ -37,10 +37,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_run.write_model(tmp_path_factory.mktemp("ready") / "model")
 
 
-@pytest.fixture
-def fitted(model: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An adapter, whose head is the only one that the package has."""
-    files = []
+@pytest.fixture(scope="module")
+def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Any) -> Path:
+    """An adapter, fitted to two sources."""
+    folder, files = tmp_path_factory.mktemp("fitted"), []
     for name, asked in (("sums", "What is {} and 7?"), ("lakes", "Is {} a lake or a sea?")):
         rows = [
             {
@@ -50,20 +50,25 @@ def fitted(model: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatc
             }
             for n in range(40)
         ]
-        files.append(tiny_run.write_lines(tmp_path / f"{name}.jsonl", rows))
-    out = tmp_path / "fitted"
-    assert cli("fit", model, *files, out, "--set", "data.prompt=text").code == 0
+        files.append(tiny_run.write_lines(folder / f"{name}.jsonl", rows))
+    once("fit", model, *files, folder / "out", "--set", "data.prompt=text")
+    return folder / "out"
+
+
+@pytest.fixture
+def fitted(model: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The adapter, whose head is the only one that the package has."""
     weights = model / "model.safetensors"
     known = {"file": weights.name, "bytes": weights.stat().st_size, "sha256": digest(weights)}
-    record = read_card(out) | {"base_model": "model", "ready": READY | {"weights": known}}
+    record = read_card(adapter) | {"base_model": "model", "ready": READY | {"weights": known}}
     head = tmp_path / "heads" / "tiny"
     head.mkdir(parents=True)
-    shutil.copy(out / "rows.safetensors", head)
+    shutil.copy(adapter / "rows.safetensors", head)
     (head / "grace.json").write_text(json.dumps(record))
     (head / "README.md").write_text(model_card(record))
     monkeypatch.setattr(ready, "HEADS", head.parent)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return out
+    return adapter
 
 
 def test_a_model_is_asked_with_the_head_for_its_weights(

@@ -176,7 +176,7 @@ def _ends(template: str, named: str) -> bool:
     """Return whether a template ends; one that fails does so, and says why when it is used."""
     child = subprocess.run(
         [sys.executable, "-c", CHILD],
-        input=json.dumps([template, json.loads(named)]).encode(),
+        input=json.dumps([template, json.loads(named), SECONDS]).encode(),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -194,9 +194,9 @@ def render() -> None:
     """Render the template on standard input within the limits; the child's part."""
     import resource
 
-    template, named = json.load(sys.stdin)
+    template, named, seconds = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for roles in CHATS:
         chat = [{"role": role, "content": "What is it?"} for role in roles]
