@@ -38,7 +38,8 @@ class Question:
     `answers` holds the accepted answers. For multiple choice it holds the one right letter, and
     `choices` the option texts in the order of the letters A, B, C, ... Questions of one `group`,
     such as those about one passage, stay together in splits, folds and resamples. `source` is the
-    kind of questions that it is of, where a file mixes several.
+    kind of questions that it is of, where a file mixes several. `messages` is the conversation that
+    is asked as it stands, whose last turn is the text; empty: a prompt asks the text.
     """
 
     id: str
@@ -48,6 +49,13 @@ class Question:
     choices: tuple[str, ...] = ()
     group: str = ""
     source: str = ""
+    messages: tuple[Message, ...] = field(default=(), hash=False)
+
+    @property
+    def quoted(self) -> str:
+        """The text or, of a conversation, all of its turns, as another prompt has them."""
+        turns = [f"{turn['role']}: {turn['content']}" for turn in self.messages]
+        return "\n".join(turns if len(turns) > 1 else [self.text])
 
     @property
     def cluster(self) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any, NamedTuple
 
 from grace.errors import DataError, UserInputError
 from grace.measuring import in_any_case
 from grace.records import Message
-from grace.store.inputs import Row
+from grace.store.inputs import Row, spelt
+from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.values import read_options
 
 PROMPT_KEYS = ("question", "prompt", "messages")
@@ -73,17 +73,10 @@ def response_in(fields: dict[str, Any], written: dict[str, Any], where: str) -> 
 
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:
-    if key == "messages":
-        with contextlib.suppress(ValueError, TypeError):
-            value = json.loads(value)  # a list in a cell
-        if not isinstance(value, list) or not value or not all(map(_is_message, value)):
-            raise DataError(f'{where}: messages must be a list of {{"role": ..., "content": ...}}')
-        return value
+    with contextlib.suppress(ValueError):
+        value = spelt(value)  # a list in a cell
+    if key == "messages" or (key == "prompt" and is_conversation(value)):
+        return read_conversation(value, f"{where}: {key}")
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{where}: {key} is {value!r}; write a text that is not empty")
     return value.strip() if key == "question" else [{"role": "user", "content": value}]
-
-
-def _is_message(turn: Any) -> bool:
-    texts = (turn.get("role"), turn.get("content")) if isinstance(turn, dict) else (None,)
-    return all(isinstance(text, str) for text in texts)

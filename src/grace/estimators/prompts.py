@@ -34,7 +34,8 @@ class Prompt(NamedTuple):
         if self.second_turn:
             messages = list(samples.messages[row])
             if bare:
-                messages = [*(turn for turn in messages if turn["role"] == "system"), messages[-1]]
+                system = [turn for turn in messages if turn["role"] == "system"]
+                messages = list(samples.questions[row].messages) or [*system, messages[-1]]
             reply: Message = {"role": "assistant", "content": answer}
             return [*messages, reply, {"role": "user", "content": self.text}]
         question = with_options(samples.questions[row])
@@ -107,9 +108,9 @@ def joined(shots: Sequence[Message], prompt: Sequence[Message]) -> list[Message]
 
 
 def with_options(question: Question) -> str:
-    """Return the question's text, with its options below if it has any."""
+    """Return the question, with its options below if it has any."""
     lines = lettered(question.choices)
-    return "\n".join([question.text, *(["Options:", *lines] if lines else [])])
+    return "\n".join([question.quoted, *(["Options:", *lines] if lines else [])])
 
 
 SHOTS = (0, 4, 8)

@@ -23,10 +23,10 @@ from grace.progress import progress
 from grace.records import Decision, Message, Question, Response, Threshold
 from grace.strategies import TEMPERATURE, FittedVote, Strategy
 from grace.tasks import Task
+from grace.tasks.conversations import MARK, has_form
 from grace.tasks.prompts import conversation
 
 Prompt = str | Sequence[Message]
-MARK = "\ue0f2"  # stands for the question in the prompt of the training run
 
 
 class Model:
@@ -39,6 +39,7 @@ class Model:
         promise: the threshold that `grace threshold` chose for the model, if any.
         shots: examples that precede every question in the prompt.
         fitted: what `grace scale` fitted for the strategy `grace-vote`, if it did.
+        forms: the forms of all prompts of the fit, if conversations were among them.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Model:
         promise: Threshold | None = None,
         shots: Sequence[Question] = (),
         fitted: FittedVote | None = None,
+        forms: Sequence[Sequence[Message]] = (),
     ) -> None:
         self.engine = engine
         self.task = task
@@ -58,6 +60,7 @@ class Model:
         self.promise = promise
         self.shots = shots
         self.fitted = fitted
+        self.forms = forms
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
         """Return the messages of a question, with the prompt (and no outer space) of the run.
@@ -276,15 +279,18 @@ class Model:
             return []
 
     def is_trained_on(self, messages: Sequence[Message]) -> bool:
-        """Return whether messages are a question with the prompt of the training run.
+        """Return whether messages are a prompt like those of the fit.
 
-        For no other prompt is the confidence calibrated.
+        That is a question with the prompt of the training run or, if the fit has seen
+        conversations, one with the same system prompt that has, or has not, earlier turns as they
+        do. For no other prompt is the confidence calibrated.
         """
-        own = self.trained_prompt
-        return bool(own) and len(messages) == len(own) and all(
-            one["role"] == its["role"] and _fits(one["content"], its["content"])
-            for one, its in zip(messages, own, strict=True)
-        )  # fmt: skip
+        return any(has_form(messages, form) for form in self.forms or [self.trained_prompt])
+
+    @property
+    def asks_as_trained(self) -> bool:
+        """Whether the prompt of `messages` is one of the fit, not of its conversations alone."""
+        return not self.forms or self.is_trained_on(self.trained_prompt)
 
     def encode(self, question: str, choices: Sequence[str] = ()) -> list[int]:
         """Return the token ids of a question's prompt; the model is not called.
@@ -355,12 +361,3 @@ class Model:
     @functools.cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(getattr(self.engine, "max_in_flight", 1), "grace-model")
-
-
-def _fits(text: str, own: str) -> bool:
-    """Return whether a text is the training run's own, with some question in place of the mark."""
-    before, mark, after = own.partition(MARK)
-    if not mark:
-        return text == own
-    inside = len(text) - len(before) - len(after)
-    return inside > 0 and text.startswith(before) and text.endswith(after)

@@ -16,6 +16,7 @@ from grace.model.ready import known_weights, ready_head
 from grace.store import CARD, LORA_CONFIG, ROWS, RunDir, is_run, read_card, runs_in
 from grace.strategies import fitted_vote
 from grace.tasks import load_task
+from grace.tasks.conversations import recorded_forms
 from grace.tasks.prompts import recorded_shots
 
 DEFAULT_TASK = "trivia_qa"  # if grace.json names none: short open answers
@@ -132,7 +133,8 @@ def described(engine: ModelEngine, path: Path, folder: Path, card: dict[str, Any
     sample = from_dict(SampleSettings, card.get("sample", {}), where)
     promise = RunDir(path).chosen_threshold()
     task = load_task(data.task, card.get("kind", ""))
-    return Model(engine, task, data, sample, promise, recorded_shots(card), fitted_vote(path))
+    shots, forms = recorded_shots(card), recorded_forms(card)
+    return Model(engine, task, data, sample, promise, shots, fitted_vote(path), forms)
 
 
 def adapter_folder(path: Path, adapter: Path | None) -> Path | None:

@@ -83,7 +83,7 @@ class Service:
             top_p=body.top_p or sample.top_p,
         )
         fields = self._threshold_fields(body, options)
-        envelope = Envelope(True, self.settings.name)
+        envelope = Envelope(True, self.settings.name, calibrated=self.model.asks_as_trained)
         return await self._answer(body, request, job, envelope, fields, writer)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
@@ -120,7 +120,8 @@ class Service:
         for index, (found, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
             confidence, familiar, fields = found
             self.counters.count_answer(confidence, familiar)
-            calibrated = bool(body.input[index].question) or self.model.is_trained_on(prompt)
+            own = body.input[index].question is not None
+            calibrated = self.model.asks_as_trained if own else self.model.is_trained_on(prompt)
             why = {"no_confidence": EMPTY} if confidence is None else {}
             score = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
             score |= {} if familiar is None else {"familiar": familiar}
@@ -136,7 +137,8 @@ class Service:
         calibrated = self.model.is_trained_on(messages)
         alone = len(messages) == 1 and messages[0]["role"] == "user"
         if alone and self.model.trained_prompt and body.grace is None and not calibrated:
-            messages, calibrated = self.model.messages(messages[0]["content"]), True
+            messages = self.model.messages(messages[0]["content"])
+            calibrated = self.model.asks_as_trained
         job = self._completion(
             body, lambda: [self._encode(messages)], body.temperature, body.top_p, form=form
         )
@@ -217,7 +219,8 @@ class Service:
             "budget": budget,
             "seed": seed,
         }
-        job, envelope = self.backend.voting(vote), Envelope(True, self.settings.name)
+        job = self.backend.voting(vote)
+        envelope = Envelope(True, self.settings.name, calibrated=self.model.asks_as_trained)
         return await self._answer(body, request, job, envelope, lambda _, __: used, writer)
 
     def _threshold_fields(self, body: ChatRequest, options: GraceOptions) -> GraceFields:

@@ -34,9 +34,9 @@ ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
 QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
-    *("questionstem", "questiontext"),
+    *("questionstem", "questiontext", "messages"),
 )
-ROWS = {*QUESTION, "response", "messages", "correct"}
+ROWS = {*QUESTION, "response", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
 MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A")
 """Cells without a value, as pandas, databases and Excel write them."""

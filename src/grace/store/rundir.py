@@ -28,6 +28,7 @@ ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
 LISTS = {  # and the kinds of their items
     **dict.fromkeys(("stop_ids", "read_ids", "end_ids"), int),
     **dict.fromkeys(("shots", "recalibrated"), dict),
+    "conversations": list,
 }
 AGAIN = "copy the file again, or export or train the model again"
 READ_AT = ("predict", "feed", "prompt")

@@ -188,6 +188,13 @@ def _divided(
     _check_size(source, len(different), size)
     if repeats := len(rows) - len(different):
         note(f"{source}: {repeats} of {len(rows)} questions repeat another and are left out")
+    groups = {question.cluster for question, _ in different.values()}
+    if len(groups) < len(size):
+        raise DataError(
+            f"{source} has {len(different)} different questions in {len(groups)} group"
+            f"{'s' * (len(groups) != 1)}, but a run needs {len(size)}; conversations that end with "
+            "the same turn are a group unless a column `group` says otherwise"
+        )
     row_of = {question.id: row for question, row in different.values()}
     ranked = rank([question for question, _ in different.values()], f"split/{seed}")
     ordered = [row_of[question.id] for question in ranked]

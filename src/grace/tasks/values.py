@@ -20,8 +20,8 @@ from grace.answers import LETTERS, options, yes_no
 from grace.answers.finding import boxed
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.records import Question
-from grace.store.inputs import Row, Untyped, plain, read_rows
+from grace.records import Message, Question
+from grace.store.inputs import Row, Untyped, plain, read_rows, spelt
 from grace.tasks.columns import (
     LETTER,
     SHAPES,
@@ -38,7 +38,9 @@ from grace.tasks.columns import (
     table_columns,
     whole_number,
 )
+from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.draw import content_id
+from grace.tasks.grouping import asked_key
 from grace.tasks.rows import note
 
 _OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
@@ -81,8 +83,12 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     fields, columns = row_columns(row, data)
     if not columns.choices:
         refuse_unread_choices(fields, columns, where)
-    text = _text(fields[columns.question], f'{where}: "{columns.question}"')
+    what = f'{where}: "{columns.question}"'
+    messages = _conversation(fields[columns.question], what)
+    text = _text(messages[-1]["content"] if messages else fields[columns.question], what)
     choices, labels = _choices(fields, columns, where)
+    if messages and choices:
+        raise DataError(f"{where}: choices belong to a question; write them into {what}")
     answer = _unfolded(fields, columns.answers, where) if columns.answers else None
     if isinstance(answer, dict):
         raise DataError(
@@ -100,12 +106,22 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         answers = ("yes", "true") if str(answer).strip().lower() == "true" else ("no", "false")
     elif answer is not None:
         answers = _texts(answer, f'{where}: "{columns.answers}"')
-    name = row_id(row) or content_id("jsonl", text, choices)
-    kept = [
+    turns = [turn["content"] for turn in messages[:-1]]
+    name = row_id(row) or content_id("jsonl", text, [*choices, *turns])
+    group, source = (
         "" if fields.get(key) is None else _text(fields[key], f'{where}: "{key}"')
         for key in ("group", "source")
-    ]
-    return Question(name, "jsonl", text, answers, choices, *kept)
+    )
+    if messages and not group:
+        group = content_id("asked", *asked_key(messages))
+    return Question(name, "jsonl", text, answers, choices, group, source, messages)
+
+
+def _conversation(value: Any, what: str) -> tuple[Message, ...]:
+    """Return the conversation in a column, also one in a cell, () for anything else."""
+    with contextlib.suppress(ValueError):
+        value = spelt(value)
+    return tuple(read_conversation(value, what)) if is_conversation(value) else ()
 
 
 def read_options(row: Row) -> tuple[str, ...]:

@@ -105,8 +105,8 @@ class Apricot:
 
 
 def question_text(question: Question) -> str:
-    """Return the text of a question, with the options if there are any."""
-    return "\n".join([question.text, *lettered(question.choices)])
+    """Return a question, with the options if there are any."""
+    return "\n".join([question.quoted, *lettered(question.choices)])
 
 
 def pairs(samples: Samples) -> list[tuple[str, str]]:

@@ -191,7 +191,8 @@ class Labeller:
     def _row(self, question: Question, response: Response) -> dict[str, Any]:
         return {
             **to_json(response),
-            "question": question.text,
+            "question": None if question.messages else question.text,
+            "messages": list(question.messages) or None,
             "choices": list(question.choices),
             "answer": self._task.answer(response.text, question.choices),
             "correct": self._grade(response.text, question) if question.answers else None,
@@ -229,6 +230,7 @@ def _schema() -> pyarrow.Schema:
             "id": pa.string(),
             "question_id": pa.string(),
             "question": pa.string(),
+            "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
             "choices": pa.list_(pa.string()),
             "sample": pa.int32(),
             "text": pa.string(),

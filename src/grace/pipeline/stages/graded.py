@@ -52,6 +52,11 @@ class Graded(NamedTuple):
     source: str = ""
 
     @property
+    def messages(self) -> Sequence[Message]:
+        """The conversation, empty for a question."""
+        return () if isinstance(self.asked, str) else self.asked
+
+    @property
     def grades(self) -> list[bool]:
         """The grades of its fields, or that of the whole answer."""
         return [self.correct] if isinstance(self.correct, bool) else [*self.correct.values()]
