@@ -15,7 +15,7 @@ from grace.records import CUT, EMPTY, to_json
 from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error
 from grace.server.jobs.backends import Voted
-from grace.server.jobs.completion import Ended, Piece, Token
+from grace.server.jobs.completion import Ended, Piece, Token, Top
 from grace.server.jobs.pending import ClientGone
 from grace.server.jobs.queue import Finished
 
@@ -145,14 +145,14 @@ def _chat_logprobs(tokens: Sequence[Token]) -> Json:
     content = [
         {
             **_entry(token.text, token.logprob),
-            "top_logprobs": [_entry(text, logprob) for text, logprob in token.top],
+            "top_logprobs": [_entry(text, logprob) for text, logprob in token.top or ()],
         }
         for token in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def _entry(text: str, logprob: float) -> Json:
+def _entry(text: str, logprob: float | None) -> Json:
     whole = "\N{REPLACEMENT CHARACTER}" not in text  # else the token is a part of a character
     return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if whole else None}
 
@@ -161,9 +161,17 @@ def _text_logprobs(tokens: Sequence[Token]) -> Json:
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [dict(token.top) for token in tokens],
+        "top_logprobs": [_by_text(token.top) for token in tokens],
         "text_offset": [token.offset for token in tokens],
     }
+
+
+def _by_text(top: Top | None) -> dict[str, float] | None:
+    """Return log-probabilities by text; of tokens with the same text the most probable counts."""
+    found: dict[str, float] = {}
+    for text, logprob in top or ():
+        found.setdefault(text, logprob)
+    return None if top is None else found
 
 
 class Writer:

@@ -8,7 +8,7 @@ models are their descriptions in the OpenAPI document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -56,6 +56,7 @@ HARMLESS = (
 
 Text = Annotated[str, Field(max_length=2**20)]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=2**20)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -319,9 +320,14 @@ class ChatRequest(_Sampled):
 
 
 class CompletionRequest(_Sampled):
-    """The body of `/v1/completions`; a prompt is text, so special tokens in it are characters."""
+    """The body of `/v1/completions`: one prompt or several, each a text or token ids.
 
-    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    Special tokens in a text are characters. With `echo` an answer begins with its prompt.
+    """
+
+    prompt: Text | Ids | Annotated[list[Text] | list[Ids], Field(min_length=1, max_length=256)]
+    max_tokens: Annotated[int | None, Field(ge=0)] = None
+    echo: bool = False
     logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
 
     @property
@@ -330,9 +336,17 @@ class CompletionRequest(_Sampled):
         return self.logprobs
 
     @property
-    def prompts(self) -> list[str]:
+    def prompts(self) -> Sequence[str | list[int]]:
         """The prompts as a list."""
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return cast(list[str | list[int]], self.prompt)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens is 0, which needs echo; ask for at least one token")
+        return self
 
 
 def _refused(param: str, message: str) -> ApiError:

@@ -81,11 +81,14 @@ class ChatLogprobs(_Answer):
 
 
 class TextLogprobs(_Answer):
-    """The log-probabilities of a choice of `/v1/completions`."""
+    """The log-probabilities of a choice of `/v1/completions`.
+
+    The first token of a prompt has none.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

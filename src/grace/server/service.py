@@ -89,14 +89,26 @@ class Service:
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
         self._check(body)
-        engine = self.model.engine
+        engine, prompts = self.model.engine, body.prompts
+        if body.echo and not self.backend.lists_most_probable:
+            raise _refused("echo", "the upstream does not list a prompt's tokens; leave it out")
+        sent = {token for ids in prompts if not isinstance(ids, str) for token in ids}
+        if sent and max(sent) >= len(engine.tokenizer):
+            most = len(engine.tokenizer) - 1
+            raise _refused("prompt", f"there is no token {max(sent)}; the last one is {most}")
+        if engine.readout is not None and (read := sent & {*engine.readout.ids}):
+            raise _refused("prompt", f"token {min(read)} is one that c is read from; leave it out")
 
         def encode() -> list[list[int]]:
-            for prompt in body.prompts:
-                refuse_longer(engine.tokenizer, [prompt], engine.limit)
-            return [encode_prompt(engine.tokenizer, prompt) for prompt in body.prompts]
+            texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+            for text in texts:
+                refuse_longer(engine.tokenizer, [text], engine.limit)
+            return [
+                encode_prompt(engine.tokenizer, one) if isinstance(one, str) else one
+                for one in prompts
+            ]
 
-        job = self._completion(body, encode, body.temperature, body.top_p, len(body.prompts))
+        job = self._completion(body, encode, body.temperature, body.top_p, len(prompts))
         envelope = Envelope(False, self.settings.name, calibrated=False)
         return await self._answer(body, request, job, envelope)
 
@@ -170,14 +182,14 @@ class Service:
                 "the model's engine lists either the most probable tokens or <CNF>; "
                 f"set {name} to 0",
             )
-        usual = self.model.sample.longest
+        usual, longest = self.model.sample.longest, body.longest if form else self._longest(body)
         if form is not None:
             usual = min(max(usual, FORMED_TOKENS), self.settings.max_tokens)
         sampling = Sampling(
             num_samples=body.n,
             temperature=1.0 if temperature is None else temperature,
             top_p=top_p or 1.0,
-            max_new_tokens=(body.longest if form else self._longest(body)) or usual,
+            max_new_tokens=usual if longest is None else longest,
             seed=body.seed or 0,
         )
         key = secrets.token_hex(8) if body.seed is None else None
@@ -190,6 +202,7 @@ class Service:
             body.top,
             form,
             shortens=form is not None and body.longest is None,
+            echo=isinstance(body, CompletionRequest) and body.echo,
         )
         return self.backend.completion(params)
 
@@ -242,7 +255,9 @@ class Service:
     def _longest(self, body: ChatRequest | CompletionRequest) -> int | None:
         """Return the maximum length of an answer, None for that of the training run."""
         most = self.settings.max_tokens
-        return body.longest or (most if most < self.model.sample.longest else None)
+        if body.longest is not None:
+            return body.longest
+        return most if most < self.model.sample.longest else None
 
     def _check(self, body: ChatRequest | CompletionRequest) -> None:
         """Refuse another model's name, and answers that are longer than the server allows."""

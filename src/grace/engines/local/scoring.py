@@ -6,10 +6,11 @@ hidden size, E tokens that are read.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +37,13 @@ STATES = 40  # hidden states' worth of memory that a token takes while it is rea
 LOGITS_BYTES = 48  # of each entry of the vocabulary for a row: logits, probabilities and their sums
 LOGITS_IN_FLIGHT = 2**27  # entries of a float32 logits tensor: 512 MB
 LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}  # of the positions that are read together
+
+
+class Read(NamedTuple):
+    """A token of a text: log p after the tokens before it, and the most probable ones there."""
+
+    logprob: float
+    best: list[tuple[int, float]]
 
 
 class LocalScorer(BaseEngine):
@@ -143,6 +151,46 @@ class LocalScorer(BaseEngine):
             responses[row] = replace(responses[row], confidence=c)
         return responses
 
+    def read(self, texts: Sequence[Ids], top: int) -> list[list[Read]]:
+        """Return of each text what every token but the first was before it came."""
+        check_contexts(texts, self.limit, given=True)
+
+        def run(batch: list[int]) -> list[list[Read]]:
+            return self._read([texts[i] for i in batch], top)
+
+        return run_batches(self._group(texts, keep=max(map(len, texts), default=1)), run, texts)
+
+    @torch.inference_mode()
+    def _read(self, texts: Sequence[Ids], top: int) -> list[list[Read]]:
+        counts = [*map(len, texts)]
+        unread = begin(self.forward, texts, self.device, keep=max(counts))
+        rest_N = torch.tensor([token for ids in texts for token in (*ids[1:], 0)])
+        found: list[Read] = []
+        for logits_NV in self.forward.logits(unread, self._kept(counts), self._at_once):
+            if self.readout and self.reader.banned:
+                logits_NV[:, list(self.readout.ids)] = -torch.inf
+            logprobs_NV = numbers(logits_NV).log_softmax(-1)
+            next_N1 = rest_N[len(found) :][: len(logits_NV), None].to(logits_NV.device)
+            best = logprobs_NV.topk(min(top, logprobs_NV.shape[1]))
+            values = (logprobs_NV.gather(1, next_N1)[:, 0], best.indices, best.values)
+            listed = (value.tolist() for value in values)
+            found += [
+                Read(logprob, list(zip(*pairs, strict=True)))
+                for logprob, *pairs in zip(*listed, strict=True)
+            ]
+        ends = [*itertools.accumulate(counts)]
+        return [found[end - n : end - 1] for n, end in zip(counts, ends, strict=True)]
+
+    def _kept(self, counts: Sequence[int]) -> Tensor:
+        """Return which of the last K columns are among as many last ones of each row, (B, K)."""
+        place_K = torch.arange(max(counts), 0, -1, device=self.device)
+        return place_K <= torch.tensor(counts, device=self.device)[:, None]
+
+    @property
+    def _at_once(self) -> int:
+        """The number of positions whose logits are read together."""
+        return max(1, LOGITS_AT_ONCE.get(self.device.type, 2**24) // count_rows(self.model))
+
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids]) -> torch.Tensor:
         """Return float32 logits after each context, shape (B, V)."""
@@ -179,10 +227,8 @@ class LocalScorer(BaseEngine):
         extra = 1 + len(self.reader.fed)
         counts = [len(response) + extra for response in responses]
         unread = begin(self.forward, contexts, self.device, keep=max(counts))
-        place_K = torch.arange(max(counts), 0, -1, device=self.device)
-        kept_BK = place_K <= torch.tensor(counts, device=self.device)[:, None]
         padded = [token for response in responses for token in (*response, *[0] * extra)]
-        at_once = max(1, LOGITS_AT_ONCE.get(self.device.type, 2**24) // count_rows(self.model))
+        at_once, kept_BK = self._at_once, self._kept(counts)
         parts: list[list[Tensor]] = []
         rest_N = torch.tensor(padded, device=self.device)
         every = self.forward.logits(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grace.chat import refuse_longer
+from grace.chat.detokenizer import pieces
 from grace.engines import Rating
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
@@ -24,6 +26,7 @@ from grace.server.jobs.completion import (
     CompletionParams,
     Ended,
     Piece,
+    Token,
     Top,
     name_of,
 )
@@ -31,7 +34,6 @@ from grace.server.jobs.queue import Cancelled, Finished, Job, Queue, Together
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from grace.engines.local.drawing import ContinuousBatch
     from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
@@ -67,7 +69,7 @@ class Backend:
 
     @property
     def lists_most_probable(self) -> bool:
-        """Whether the engine lists the most probable tokens of a step besides `<CNF>`."""
+        """Whether the engine lists the most probable tokens besides `<CNF>`, in a prompt too."""
         return not self._is_upstream
 
     async def trouble(self) -> str:
@@ -104,6 +106,12 @@ def draw(together: Together) -> None:
     def add(jobs: Sequence[Completion]) -> None:
         for job in jobs:
             new = job.choices()
+            if job.params.echo:
+                _echo(job, new)
+            if not job.params.sampling.max_new_tokens:
+                for choice in new:
+                    choice.close(None)
+                continue
             allowed = [choice.allowed for choice in new if choice.allowed]
             part = Part(job.prompts, job.params.sampling, job.prompt_keys(), allowed)
             choices.update(enumerate(new, drawing.add(part)))
@@ -118,7 +126,8 @@ def draw(together: Together) -> None:
         over = []
         for drawn in step:
             choice = choices[drawn.row]
-            if not choice.add(drawn, _most_probable(engine, drawing, drawn.row, choice.top)):
+            best = drawing.most_probable(drawn.row, choice.top) if choice.top else []
+            if not choice.add(drawn, _named(engine, best)):
                 over.append(drawn.row)
         for row, response in zip(over, drawing.responses(over), strict=True):
             choice = choices.pop(row)
@@ -128,8 +137,25 @@ def draw(together: Together) -> None:
         join()
 
 
-def _most_probable(engine: Any, drawing: ContinuousBatch, row: int, count: int | None) -> Top:
-    best = drawing.most_probable(row, count) if count else []
+def _echo(job: Completion, choices: Sequence[Choice]) -> None:
+    """Begin each choice with its prompt; where tokens are listed, with their probabilities."""
+    engine: Any = job.engine
+    top, samples = job.params.top, job.params.sampling.num_samples
+    found = [[]] * len(job.prompts) if top is None else engine.read(job.prompts, top)
+    for number, (prompt, read) in enumerate(zip(job.prompts, found, strict=True)):
+        texts = pieces(engine.tokenizer, prompt)
+        places = [*itertools.accumulate(map(len, texts), initial=0)]
+        listed = [(None, None), *((max(p, LOWEST), _named(engine, best)) for p, best in read)]
+        tokens = [
+            Token(name_of(engine.tokenizer, token), *probable, place)
+            for token, probable, place in zip(prompt, listed, places, strict=False)
+        ]
+        for choice in choices[number * samples : (number + 1) * samples]:
+            choice.begin("".join(texts), () if top is None else tokens)
+
+
+def _named(engine: Any, best: Sequence[tuple[int, float]]) -> Top:
+    """Return the texts of the most probable tokens, with their log-probabilities."""
     return tuple((name_of(engine.tokenizer, token), max(value, LOWEST)) for token, value in best)
 
 

@@ -28,12 +28,12 @@ class Token(NamedTuple):
     """One generated token.
 
     `top` are the most probable tokens of its step, `<CNF>` last; `offset` is the number of
-    characters of text before the token.
+    characters of text before the token. The first token of a prompt has neither log-probabilities.
     """
 
     text: str
-    logprob: float
-    top: Top
+    logprob: float | None
+    top: Top | None
     offset: int
 
 
@@ -70,7 +70,7 @@ class CompletionParams:
 
     `key` names the random numbers of a request without a seed, and is unique to it. `top` is the
     number of most probable tokens to report per step (None: no tokens). `shortens`: an answer may
-    be shorter where the context is full.
+    be shorter where the context is full. `echo`: each choice begins with its prompt.
     """
 
     encode: Callable[[], list[list[int]]]
@@ -81,6 +81,7 @@ class CompletionParams:
     top: int | None = None
     form: Form | None = None
     shortens: bool = False
+    echo: bool = False
 
 
 class Completion(Job):
@@ -181,12 +182,17 @@ class Choice:
         self._tokens_drawn = 0
         self._running = Running(job.engine.evidence)
         self._text = ""
-        self._offset = 0
+        self._start = self._offset = 0
         self._first_c = 0.0  # c at the first step
         self._end: Drawn | None = None
         self._end_top: Top = ()
         self._held: Piece | None = None
         self._over = False
+
+    def begin(self, text: str, tokens: Sequence[Token]) -> None:
+        """Begin the choice with its prompt."""
+        self._start = self._offset = len(text)
+        self._job.show(Piece(self._number, text, tuple(tokens)))
 
     def add(self, drawn: Drawn, top: Top) -> bool:
         """Add the token that a step has chosen; return whether another may follow."""
@@ -250,8 +256,9 @@ class Choice:
         """End the choice before a stop string, with the confidence of the text before it."""
         self.to_rate = None
         c = cast(float, rated.confidence)
-        if self._job.params.top is not None and self._lists_c:
-            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(c)),), len(self._text)),))
+        if self.top is not None and self._lists_c:
+            place = self._start + len(self._text)
+            self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(c)),), place),))
         self._finish("stop", c, rated.fields)
 
     def _read(self, text: str, *, last: bool = False) -> Shown:
@@ -294,14 +301,14 @@ class Choice:
         if not text and not tokens:
             return
         piece = Piece(self._number, text, tokens, so_far)
-        if self._job.params.top is None:
+        if self.top is None:
             self._job.show(piece)
         else:
             self._held = piece
 
     def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
         """Return the token of a step if the request asks for tokens."""
-        if self._job.params.top is None:
+        if self.top is None:
             return ()
         if self._lists_c and c is not None:
             top = (*top, (CNF_TOKEN, log_of(c)))
