@@ -18,6 +18,7 @@ from grace.server.jobs.backends import Voted
 from grace.server.jobs.completion import Ended, Piece, Token, Top
 from grace.server.jobs.pending import ClientGone
 from grace.server.jobs.queue import Finished
+from grace.server.tracing import trace_answer
 
 OTHER = "another model has answered, whose confidence is not known"
 log = logging.getLogger(__name__)
@@ -281,6 +282,7 @@ class Answer:
             self._pieces[event.choice].append(event)
         elif isinstance(event, Ended):
             self._ends[event.choice] = event
+            trace_answer(event, calibrated=self._envelope.calibrated)
             if not event.by_other:
                 self._counters.count_answer(event.confidence, event.familiar)
         elif isinstance(event, Finished):

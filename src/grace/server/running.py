@@ -22,6 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from grace.errors import ConfigError
+from grace.server.tracing import send_traces
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -307,6 +308,7 @@ def serve(
 
 def leave() -> NoReturn:
     """End this process at once, after `serve`."""
+    send_traces()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
