@@ -73,6 +73,45 @@ def test_it_finds_the_map_and_says_what_it_gains(
     assert "run does not use log-probabilities (method=paper): one slope" in shown
 
 
+def test_the_fields_of_graded_records_get_a_map_of_their_own(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    model = tmp_path / "model"
+    shutil.copytree(finished / "run" / "adapter", model)
+    card = json.loads((model / "grace.json").read_text())
+    names = {"": EVIDENCE, "born": replace(EVIDENCE, bias=-1.0)}
+    card["evidence"] = replace(EVIDENCE, fields=names).to_dict()
+    (model / "grace.json").write_text(json.dumps(card))
+    records = [
+        row
+        | {
+            "fields": {"born": {"value": 1, "confidence": row["confidence"]}, "died": None},
+            "correct": {"born": row["correct"], "died": False},
+            "confidence": 0.3,
+        }
+        for row in answers(400, 0.4, -0.8)
+    ]
+    file, out = tiny_run.write_lines(tmp_path / "records.jsonl", records), tmp_path / "out"
+    result = cli("recalibrate", model, file, out, "--json")
+    assert (result.code, result.err) == (0, "")
+    told = json.loads(result.out)["fields"]
+    assert told["values"] == 400 and told["brier"][1] < told["brier"][0]
+    assert told["rows"] == pytest.approx(0.4, abs=0.12)
+    assert told["offset"] == pytest.approx(-0.8, abs=0.25)
+    made = Evidence.in_card(json.loads((out / "grace.json").read_text()))
+    assert made is not None
+    for name, before in names.items():
+        old, new = (
+            log_odds([one.confidence(0.7, 0.2)])[0] for one in (before, made.of_field(name))
+        )
+        assert new == pytest.approx(told["rows"] * old + told["offset"], abs=1e-6)
+    shown = cli("recalibrate", model, file, tmp_path / "other").out
+    assert "fields, 400 values: Brier score " in shown
+    whole = [row | {"correct": row["correct"]["born"]} for row in records]
+    file = tiny_run.write_lines(tmp_path / "whole.jsonl", whole)
+    assert "values: Brier" not in cli("recalibrate", model, file, tmp_path / "third").out
+
+
 def test_every_source_counts_the_same_and_is_shown(finished: Path, tmp_path: Path, cli: Any):
     many, few = answers(400, 1.0, -1.5), answers(100, 1.0, 1.5)
     rows = [row | {"source": "many"} for row in many]

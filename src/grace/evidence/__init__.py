@@ -142,6 +142,11 @@ class Evidence:
             trace=self.trace.mapped(rows, evidence, offset) if self.trace else None,
         )
 
+    def mapped_fields(self, rows: float, evidence: float, offset: float) -> Evidence:
+        """Return the evidence with c of all fields rescaled, as `mapped` does that of answers."""
+        mapped = {name: one.mapped(rows, evidence, offset) for name, one in self.fields.items()}
+        return replace(self, fields=mapped)
+
     def of_field(self, name: str) -> Evidence:
         """Return what turns the readings of a field into its c."""
         return self.fields.get(name) or self.fields[""]

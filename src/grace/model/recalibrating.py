@@ -105,15 +105,20 @@ def recalibratable(path: Path) -> Path:
     return folder
 
 
-def write_recalibrated(folder: Path, out: Path, made: Recalibrated) -> None:
+def write_recalibrated(
+    folder: Path, out: Path, made: Recalibrated, of_fields: Recalibrated | None = None
+) -> None:
     """Copy an adapter with the fitted numbers, without what was measured of the old ones."""
     check_vacant(out)
     card: dict[str, Any] = read_card(folder)
     card.pop("measured", None)
     *fitted, unseen = made
     about = dict(zip(("rows", "evidence", "offset"), fitted, strict=True))
+    evidence = (Evidence.in_card(card) or Evidence.none()).mapped(*fitted)
+    if of_fields is not None:
+        evidence = evidence.mapped_fields(*of_fields[:3])
     card |= {
-        "evidence": (Evidence.in_card(card) or Evidence.none()).mapped(*fitted).to_dict(),
+        "evidence": evidence.to_dict(),
         "recalibrated": [*card.get("recalibrated", []), {**about, "answers": len(unseen)}],
     }
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from grace.cli.options import Json, examples
 from grace.errors import DataError
+
+if TYPE_CHECKING:
+    from grace.evidence import Evidence
+    from grace.measuring import GradedAnswer
+    from grace.model.recalibrating import Recalibrated
 
 TITLES = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC"}
 
@@ -40,7 +45,8 @@ def recalibrate(
     Three numbers are fitted: a weight for the hidden states, one for the
     log-probabilities, and an offset. The model and its answers stay the same. OUT
     can be asked, served and exported like any adapter. With a column `source`
-    every source counts the same, and is shown.
+    every source counts the same, and is shown. Of graded records the confidences of
+    fields get a slope and an offset of their own.
     """
     from grace.evidence import Evidence
     from grace.measuring import read_answers
@@ -65,7 +71,8 @@ def recalibrate(
     parts_PN = parts(evidence, confidence, [row.logprobs for row in rated])
     groups = sourced([row.source for row in rated], questions)
     fitted = fit_recalibration(parts_PN, correct, groups)
-    write_recalibrated(folder, out, fitted)
+    fields = _fit_fields(evidence, rated, groups)
+    write_recalibrated(folder, out, fitted, fields.fitted if fields else None)
     # One slope keeps the order of the answers; with answers of one kind there is no AUROC.
     same_auroc = len(parts_PN) == 1 or len(set(correct)) == 1
     metrics = ("ece", "brier") if same_auroc else ("ece", "brier", "auroc")
@@ -75,11 +82,21 @@ def recalibrate(
         numbers = {name: getattr(fitted, name) for name in ("rows", "evidence", "offset")}
         result = {**numbers, "answers": len(rated), "out": str(out), **compared}
         result |= {"sources": by_source} if by_source else {}
+        if fields:
+            kept = {name: getattr(fields.fitted, name) for name in ("rows", "offset")}
+            result["fields"] = {**kept, "values": fields.values, "brier": fields.brier}
         print(json.dumps(result, indent=2))
         return
     _show(compared, f"{len(rated)} graded answers to {len(set(questions))} questions")
     for name, (before, after) in by_source.items():
         print(f"{name}: Brier score {100 * before:.1f} -> {100 * after:.1f}")
+    if fields:
+        (before, after), made = fields.brier, fields.fitted
+        gained = f"Brier score {100 * before:.1f} -> {100 * after:.1f}"
+        print(
+            f"fields, {fields.values} values: {gained}; log-odds of c: {made.rows:.2f} times the "
+            f"old ones {made.offset:+.2f}"
+        )
     if len(parts_PN) == 1:
         print(f"log-odds of c: {fitted.rows:.2f} times the old ones {fitted.offset:+.2f}")
         if evidence is None:
@@ -97,6 +114,40 @@ def recalibrate(
             f"{fitted.evidence:.2f} times what the log-probabilities say, {fitted.offset:+.2f}"
         )
     print(f'written: {out}; next:   grace ask {out} "your question"')
+
+
+class _Fields(NamedTuple):
+    """What was fitted to graded fields: of how many values, and their Brier scores."""
+
+    fitted: Recalibrated
+    values: int
+    brier: tuple[float, float]
+
+
+def _fit_fields(
+    evidence: Evidence | None, rated: Sequence[GradedAnswer], groups: Sequence[Hashable]
+) -> _Fields | None:
+    """Fit one slope and an offset to the graded fields of all answers; None if they are too few."""
+    from grace.calibration import log_odds
+    from grace.metrics import evaluate
+    from grace.model.recalibrating import MIN_QUESTIONS, fit_recalibration
+
+    if evidence is None or not evidence.fields:
+        return None
+    graded = [
+        (c, right, group)
+        for row, group in zip(rated, groups, strict=True)
+        for c, right in row.fields.values()
+        if c is not None
+    ]
+    if len({group for *_, group in graded}) < MIN_QUESTIONS:
+        return None
+    confidence, correct, of = (list(column) for column in zip(*graded, strict=True))
+    fitted = fit_recalibration(log_odds(confidence)[None], correct, of)
+    before, after = (
+        evaluate(each, correct, "brier")["brier"] for each in (confidence, fitted.unseen)
+    )
+    return _Fields(fitted, len(graded), (before, after))
 
 
 def _compare(
