@@ -21,6 +21,7 @@ from live_server import Live, running
 from grace.model.rules import answering, voting
 from grace.records import Threshold, to_json
 from grace.server.app import PAGE
+from grace.store import RunDir
 from grace.strategies.vote import FREE
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: install one")
@@ -118,6 +119,36 @@ def test_the_confidence_that_decides_is_that_at_which_the_vote_stops() -> None:
         console.log(JSON.stringify(found));
     """
     assert in_module("promise.js", script) == [expected for *_, expected in asked]
+
+
+@in_node
+def test_the_page_says_that_a_bigger_model_has_answered_and_what_this_one_said() -> None:
+    asked: list[Any] = [
+        {"answered_by": "large", "first": {"text": " Tiber ", "confidence": 0.3123}},
+        {"answered_by": "large", "first": {"text": "Tib", "confidence": None}},
+        {"answered_by": "small"},
+        None,
+    ]
+    script = f"console.log(JSON.stringify({json.dumps(asked)}.map(page.otherText)));"
+    assert in_module("fallback.js", script) == [
+        "large has answered. This model said “Tiber” with confidence 0.31.",
+        "large has answered. This model said “Tib” without a confidence.",
+        "",
+        "",
+    ]
+
+
+def test_three_questions_of_the_test_set_can_be_tried(live: Live, finished: Path) -> None:
+    (card,) = live.client().models.list().data
+    asked = RunDir(finished / "run").split("test").questions.read()[:3]
+    assert card.grace["examples"] == [{"question": one.text, "choices": []} for one in asked]
+
+
+@in_browser
+def test_a_question_of_the_test_set_is_asked_by_a_click(page: Browser) -> None:
+    page.run("document.querySelector('#examples button').click(); 0")
+    page.wait(f"{ROWS}.length === 1")
+    assert text(page, "examples").count("?") == 3
 
 
 @in_browser

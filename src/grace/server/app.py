@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,10 +39,12 @@ from grace.server.schemas import (
 )
 from grace.server.service import Service
 from grace.server.settings import ServerSettings
+from grace.store import RunDir, is_run
 
 if TYPE_CHECKING:
     from grace.model import Model
 
+EXAMPLES = 3  # questions that the page offers
 MEASURED = ("task", "n", "accuracy", "ece", "brier", "auroc", "interval", "reliability")
 PAGE = Path(__file__).parent / "page"
 PAGE_TYPES = {
@@ -156,9 +159,22 @@ def _card(model: Model, settings: ServerSettings, path: Path) -> dict[str, Any]:
             "max_tokens": min(model.sample.longest, settings.max_tokens),
             "strategy": usual_strategy(model.promise, model.fitted),
             "threshold": to_json(promise) if promise else None,
+            "examples": _examples(path),
             "measured": {key: row[key] for key in MEASURED if key in row} if row else None,
         },
     }
+
+
+def _examples(path: Path) -> list[dict[str, Any]]:
+    """Return a few questions of the run's test set, for the page; an export has none."""
+    table = RunDir(path).split("test").questions
+    if not is_run(path) or not table.path.exists():
+        return []
+    alone = (question for question in table.read() if not question.messages)
+    return [
+        {"question": one.text, "choices": list(one.choices)}
+        for one in itertools.islice(alone, EXAMPLES)
+    ]
 
 
 def _add_models(app: FastAPI, service: Service, card: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 // Asks the server of this page, and shows its replies. Text of a model is never set as markup.
 
 import { draw } from "/page/diagram.js";
+import { otherText } from "/page/fallback.js";
 import { covers, deciding, isAt, promiseText } from "/page/promise.js";
 import { showTrace } from "/page/trace.js";
 
@@ -45,6 +46,7 @@ async function connect() {
   document.title = `${model.id} · GrACE`;
   $("about").textContent = `${model.id}, trained on ${model.grace.task}`;
   $("choices-field").hidden = model.grace.kind !== "choice";
+  showExamples(model.grace.examples);
   const { measured, strategy } = model.grace; // how its votes stop, if nobody says so
   if (strategy === "grace-vote") $("strategy").add(new Option("when its answer is probable", strategy));
   $("strategy").value = strategy;
@@ -65,6 +67,20 @@ function startAtRunThreshold({ budget: samples, tau }) {
   $("budget").value = samples;
   $("strategy").disabled = budget() === 1;
   $("threshold").value = tau;
+}
+
+function showExamples(examples) {
+  $("examples").hidden = !examples.length;
+  $("examples").replaceChildren("Try: ", ...examples.map(({ question, choices }) => {
+    const button = element("button", "example", question);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      $("question").value = question;
+      $("choices").value = choices.join("\n");
+      $("ask").requestSubmit();
+    });
+    return button;
+  }));
 }
 
 function showMeasured(measured) {
@@ -131,7 +147,9 @@ function showFields(fields) {
   }));
 }
 
-function showVerdict({ text, trace, kind, confidence, reason, calibrated, promise, note, done, fields }) {
+function showVerdict({
+  text, trace, kind, confidence, reason, calibrated, promise, note, done, fields, other,
+}) {
   $("answer").textContent = text || (done ? "No answer was found in any sample." : "");
   showTrace(trace, text, threshold(), done && confidence !== null);
   $("gauge-fill").style.width = `${(confidence ?? 0) * 100}%`;
@@ -143,8 +161,8 @@ function showVerdict({ text, trace, kind, confidence, reason, calibrated, promis
     return;
   }
   const missing = reason === "length" ? "the answer was cut before its end" : "no answer was found";
-  const judgement = confidence === null ? `No confidence: ${missing}.`
-    : `${kind} ${formatted(confidence)}: ${accepted ? "accepted" : "abstained, below the threshold"}.`;
+  const judgement = other || (confidence === null ? `No confidence: ${missing}.`
+    : `${kind} ${formatted(confidence)}: ${accepted ? "accepted" : "abstained, below the threshold"}.`);
   const warning = calibrated === false && confidence !== null
     ? " The model was not trained on this prompt, so its confidence is not calibrated here." : "";
   const guarantee = promise ? ` Promised: ${promise}.` : "";
@@ -236,6 +254,7 @@ async function ask(question) {
     if (event.grace?.threshold === reply.threshold && !event.grace.abstains) {
       reply.promise = event.grace.promise;
     }
+    reply.other = otherText(event.grace) || reply.other;
     if (event.grace?.vote) {
       votes.push(event.grace);
       reply.note = `${votes.length} samples so far.`;
