@@ -15,14 +15,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import tiny_gguf
 import tiny_models
+from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.gguf.header import read_header
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
+from grace.pipeline.context import Engines
+from grace.pipeline.stages.sample import check_model
+from grace.store import RunDir
 
 TEXT = "Who wrote 1945 books in ½ a year?"
 
@@ -190,6 +195,24 @@ def test_the_second_time_it_is_found_and_gguf_is_not_needed(
     assert resolve_model(str(file)) == first
     assert capsys.readouterr().err == ""
     assert {f: f.stat().st_mtime_ns for f in Path(first).iterdir()} == written
+
+
+def test_for_bfloat16_no_float32_weights_are_written_and_the_model_is_the_same(
+    tmp_path: Path, cache: Path
+) -> None:
+    file, _, _ = write(tmp_path, quantize=True)
+    model = ModelSettings(path=str(file), dtype="bfloat16")
+    run = RunSettings(data=DataSettings(task="pocket_sums"), model=model)
+    check_model(run)
+    half = Engines(RunDir(tmp_path), run).backbone.model
+    (weights,) = cache.rglob("*.safetensors")
+    assert {one.dtype for one in load_file(weights).values()} == {torch.bfloat16}
+    whole = resolve_model(str(file))
+    assert {one.dtype for one in load_file(f"{whole}/{weights.name}").values()} == {torch.float32}
+    rounded = TransformersEngine.load(whole, dtype="bfloat16").model
+    for one, other in zip(half.parameters(), rounded.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert resolve_model(str(file), "bfloat16") == whole, "one directory is enough"
 
 
 def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def needed_length(tokenizer: Any, questions: Sequence[Question], model: ModelSet
     """Return the most tokens of a context that answers may take; no weights are loaded."""
     from grace.engines.local.loading import read_limit
 
-    limit = read_limit(resolve_model(model.path), trust_remote_code=model.trust_remote_code)
+    path = resolve_model(model.path, model.dtype)
+    limit = read_limit(path, trust_remote_code=model.trust_remote_code)
     return at_most_half(longest_answer(tokenizer, questions, thinking=model.thinking), limit)
 
 

@@ -41,7 +41,7 @@ class Engines:
 
         model = self._settings.model
         code = model.trust_remote_code
-        return load_tokenizer(resolve_model(model.path), trust_remote_code=code, date=model.date)
+        return load_tokenizer(self._weights, trust_remote_code=code, date=model.date)
 
     @functools.cached_property
     def prompt_settings(self) -> RunSettings:
@@ -61,7 +61,7 @@ class Engines:
         """The weights and the tokenizer that the engines without an adapter share."""
         from grace.engines.local.loading import load
 
-        return load(resolve_model(self._settings.model.path), **self._loading)
+        return load(self._weights, **self._loading)
 
     @functools.cached_property
     def base(self) -> TransformersEngine:
@@ -100,7 +100,7 @@ class Engines:
         from grace.engines.transformers import TransformersEngine
 
         return TransformersEngine.load(
-            resolve_model(self._settings.model.path),
+            self._weights,
             adapter=adapter,
             **self._loading,
             batch_size=self._settings.sample.batch_size or None,
@@ -111,7 +111,7 @@ class Engines:
         """Return a new backbone with its tokenizer, for training to change."""
         from grace.engines.local.loading import load
 
-        return load(resolve_model(self._settings.model.path), **self._loading, trainable=True)
+        return load(self._weights, **self._loading, trainable=True)
 
     def asking(self, settings: RunSettings) -> TransformersEngine:
         """Return the backbone, with the end-of-response tokens of some way to ask."""
@@ -138,6 +138,12 @@ class Engines:
         self.forget_sampling()
         self.__dict__.pop("base", None)
         self.__dict__.pop("backbone", None)
+
+    @property
+    def _weights(self) -> str:
+        """The directory of the backbone."""
+        model = self._settings.model
+        return resolve_model(model.path, model.dtype)
 
     @property
     def _loading(self) -> dict[str, Any]:

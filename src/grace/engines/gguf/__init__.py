@@ -5,6 +5,9 @@ sees GGUF. The directory is named after the digest of the file and the versions 
 
     ~/.cache/grace/gguf/<digest>-1-transformers-5.23.0-gguf-0.19.0/<name of the file>/
 
+A model that is to compute in bfloat16 is written as such to `bfloat16/<name of the file>/` there,
+unless there is a float32 directory.
+
 A process that holds a lock fills a partial directory, and renames it when it is complete. If that
 process is killed, the next one removes the partial directory.
 """
@@ -28,18 +31,19 @@ from grace.store import CARD, digest, replace_directory
 from grace.store.files import writing
 
 SUFFIX = ".gguf"
+HALF = "bfloat16"
 OURS = 1  # version of `unpacking`; raise it when the same file gives another directory
 POCKET = Path(__file__).parents[2] / "pocket" / "model"
 
 
-def resolve_model(path: str) -> str:
-    """Return the directory of a model, after unpacking its GGUF file if it is one."""
+def resolve_model(path: str, dtype: str = "auto") -> str:
+    """Return the directory of a model to load as `dtype`; a GGUF file is unpacked into one."""
     if path == "pocket":
         return str(POCKET)
     file = gguf_file(Path(path))
     if file is None and not Path(path).exists() and not is_missing(path):
         _check_hub(path)
-    return path if file is None else str(_unpacked(file))
+    return path if file is None else str(_unpacked(file, dtype))
 
 
 @contextlib.contextmanager
@@ -85,27 +89,27 @@ def gguf_file(path: Path) -> Path | None:
     return files[0] if files else None
 
 
-def _unpacked(file: Path) -> Path:
+def _unpacked(file: Path, dtype: str) -> Path:
     """Return the directory of a GGUF file's model, unpacking the file if there is none."""
     try:
         name = f"{digest_of(file)[:16]}-{OURS}-transformers-{_version('transformers')}-gguf-"
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
-    place = cache_folder() / f"{name}{_version('gguf')}" / file.stem
-    if place.is_dir():
-        return place
-    if not _version("gguf"):  # it may have been uninstalled since it unpacked the file
-        for folder in sorted(cache_folder().glob(f"{name}*")):
-            if (folder / file.stem).is_dir():
-                return folder / file.stem
+    kind, inside = (HALF, Path(HALF, file.stem)) if dtype == HALF else ("float32", Path(file.stem))
+    # gguf may have been uninstalled since it unpacked the file
+    for folder in sorted(cache_folder().glob(f"{name}{_version('gguf') or '*'}")):
+        for place in (folder / file.stem, folder / inside):
+            if place.is_dir():
+                return place
+    if not _version("gguf"):
         raise MissingError(str(file), "gguf")
-    header = read_header(file)
+    header, place = read_header(file), cache_folder() / f"{name}{_version('gguf')}" / inside
     with _alone(place):
         if not place.is_dir():
             from grace.engines.gguf.unpacking import unpack
 
             with writing(place):
-                replace_directory(place, lambda partial: unpack(file, header, partial, place))
+                replace_directory(place, lambda partial: unpack(file, header, partial, place, kind))
     return place
 
 

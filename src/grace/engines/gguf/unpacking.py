@@ -1,4 +1,4 @@
-"""Unpack a GGUF file into a float32 Hugging Face directory, and check that nothing was lost.
+"""Unpack a GGUF file into a Hugging Face directory, and check that nothing was lost.
 
 transformers' loader silently ignores metadata that it does not know. So everything that decides how
 the model is prompted and where its answers end is compared with the file: all weights, the scaling
@@ -24,7 +24,7 @@ import numpy as np
 
 from grace.cnf import count_rows
 from grace.engines.gguf.header import Header
-from grace.engines.local.loading import no_progress_bar
+from grace.engines.local.loading import DTYPES, no_progress_bar
 from grace.engines.stops import ids_in
 from grace.errors import GraceError, ModelError, first_line
 
@@ -46,16 +46,16 @@ LLAMA_3 = {
 }
 
 
-def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
+def unpack(file: Path, header: Header, out: Path, place: Path, dtype: str) -> None:
     """Write the model of a GGUF file to the directory `out`, which is renamed to `place` later."""
-    start = time.monotonic()
+    start, kind = time.monotonic(), DTYPES[dtype]
     _say(
         f"{file.name}: unpacking {file.stat().st_size / 1e6:,.0f} MB into "
-        f"{4 * header.elements / 1e9:.2g} GB of float32 weights, once "
+        f"{kind.itemsize * header.elements / 1e9:.2g} GB of {dtype} weights, once "
         f"(about {_minutes(header)} min on one core); kept in {place}"
     )
     with _loading(file) as folder:
-        model = _load_model(file, folder)
+        model = _load_model(file, folder, kind)
         tokenizer = _load_tokenizer(folder)
     scale_positions(file, header, model.config)
     _check_vocabulary(file, header, model, tokenizer)
@@ -64,7 +64,7 @@ def unpack(file: Path, header: Header, out: Path, place: Path) -> None:
     with no_progress_bar():
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    (out / "README.md").write_text(_card(file, header), encoding="utf-8")
+    (out / "README.md").write_text(_card(file, header, dtype), encoding="utf-8")
     ends = " ".join(tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id or []))
     template = "with" if tokenizer.chat_template else "without"
     _say(
@@ -122,12 +122,11 @@ def _loading(file: Path) -> Iterator[Path]:
             ) from error
 
 
-def _load_model(file: Path, folder: Path) -> Any:
-    import torch
+def _load_model(file: Path, folder: Path, kind: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     model, info = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file="model.gguf", dtype=torch.float32, output_loading_info=True
+        folder, gguf_file="model.gguf", dtype=kind, output_loading_info=True
     )
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
@@ -200,14 +199,14 @@ def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:
         )
 
 
-def _card(file: Path, header: Header) -> str:
+def _card(file: Path, header: Header, dtype: str) -> str:
     """Return a model card with the source, and the licence, which exports copy."""
     licence = header.text("general.license") or "other"
     return f"""---
 license: {json.dumps(licence)}
 ---
 
-The weights of `{file.name}`, unpacked to float32 by transformers {version("transformers")} and gguf
+The weights of `{file.name}`, unpacked to {dtype} by transformers {version("transformers")} and gguf
 {version("gguf")}. If they were quantized there, they are a little worse than the original model's.
 """
 

@@ -34,10 +34,10 @@ def check_layer(settings: RunSettings) -> None:
     from grace.engines.local.layers import mlp_output, skeleton
     from grace.engines.local.loading import read_config
 
-    layer, model = settings.grace.layer, settings.model.path
-    code = settings.model.trust_remote_code or plugins.trusts(model)
+    layer, model = settings.grace.layer, settings.model
+    code = model.trust_remote_code or plugins.trusts(model.path)
     if layer > 0 and settings.method == "grace":
-        config = read_config(resolve_model(model), trust_remote_code=code)
+        config = read_config(resolve_model(model.path, model.dtype), trust_remote_code=code)
         mlp_output(skeleton(config, trust_remote_code=code), layer)
 
 
