@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from live_server import Live
+from live_server import NAME, Live, running
 
 from grace.cli.demo import DEMO
 from grace.pipeline.study import resolve_study
+from grace.server import FallbackSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name: str, live: Live, *arguments: str, **environment: str) -> str:
+    program = "node" if name.endswith(".mjs") else sys.executable
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
+        [program, str(EXAMPLES / name), *arguments],
         env={**os.environ, "GRACE_URL": live.url, **environment},
         capture_output=True,
         text=True,
@@ -53,27 +57,71 @@ def test_langchain_keeps_the_confidence(live: Live) -> None:
     assert "confidence " in told
 
 
-def test_records_have_a_confidence(live: Live) -> None:
-    pytest.importorskip("llguidance", reason="pip install llguidance")
-    told = run("structured.py", live, "What is 7 and 49?")
-    assert len(re.findall(r"Person\(.*\)  confidence 0?\.\d+", told)) == 2
+@pytest.mark.parametrize(
+    ("name", "package", "records"),
+    [
+        ("structured.py", "openai", 2),
+        ("instructor_records.py", "instructor", 1),
+        ("langchain_records.py", "langchain_openai", 1),
+        ("pydantic_ai_records.py", "pydantic_ai", 1),
+    ],
+)
+def test_records_have_a_confidence(live: Live, name: str, package: str, records: int) -> None:
+    for needed in ("llguidance", package):
+        pytest.importorskip(needed, reason=f"{needed} is not installed: see examples/{name}")
+    told = run(name, live, "Who wrote Middlemarch?")  # of others the random model finds no end
+    assert len(re.findall(r"Person\(.*\)  confidence \d[\d.e-]*", told)) == records
+
+
+def test_records_of_the_ai_sdk_have_a_confidence(live: Live) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    if shutil.which("node") is None or not (EXAMPLES / "node_modules" / "ai").is_dir():
+        pytest.skip("node or its packages are not here: see examples/vercel_ai.mjs")
+    told = run("vercel_ai.mjs", live, "What is 7 and 49?")
+    assert re.search(r'{"name":.*,"kind":"\w+"}  confidence 0?\.\d+', told)
+
+
+def test_a_cascade_says_who_has_answered(live: Live, finished: Path) -> None:
+    big = FallbackSettings(url=live.url, model=NAME, below=1.0)
+    with running(live.model, finished / "run", fallback=big) as small:
+        told = run("cascade.py", small, "What is 7 and 49?")
+    reply = live.model.ask("What is 7 and 49?")
+    assert told.startswith(f"{NAME}: {reply.text!r}  confidence None")
+    assert f"the small model: {reply.text!r}  confidence " in told
+
+
+def test_inspect_rates_the_confidence(finished: Path, tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("inspect")
+    if not command.exists():
+        pytest.skip("Inspect AI is not installed: pip install inspect-ai")
+    model = ("--model", f"grace/{finished / 'run'}", "-M", "ask=true")
+    log = ("--log-dir", str(tmp_path), "--log-format", "json", "--display", "none")
+    done = subprocess.run(
+        [command, "eval", "examples/inspect_task.py", *model, *log],
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = tmp_path.glob("*.json")
+    found = json.loads(file.read_text())
+    assert found["status"] == "success", found.get("error")
+    (brier,) = (one for one in found["results"]["scores"] if one["name"] == "brier")
+    assert 0 <= brier["metrics"]["mean"]["value"] <= 1
 
 
 def test_every_example_is_run_here() -> None:
-    names = {path.name for path in EXAMPLES.glob("*.py")}
-    assert names == {
-        "langchain_confidence.py",
-        "openai_client.py",
-        "rag_abstention.py",
-        "structured.py",
-    }
+    tests = Path(__file__).read_text()
+    files = [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.mjs")]
+    assert len(files) > 9 and all(f'{file.name}"' in tests for file in files)
 
 
 def test_the_run_that_an_example_serves_is_one_that_the_demo_makes() -> None:
     made = resolve_study(Path("runs/none"), DEMO, ()).runs()
-    for file in EXAMPLES.glob("*.py"):
-        (served,) = re.findall(r"^    grace serve runs/demo/(\S+)", file.read_text(), re.MULTILINE)
-        assert Path(served) in made, file.name
+    for file in EXAMPLES.glob("*.*"):
+        for served in re.findall(r"runs/demo/([\w/]+)", file.read_text()):
+            assert Path(served) in made, file.name
 
 
 @pytest.mark.slow
