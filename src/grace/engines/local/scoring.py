@@ -158,7 +158,8 @@ class LocalScorer(BaseEngine):
         def run(batch: list[int]) -> list[list[Read]]:
             return self._read([texts[i] for i in batch], top)
 
-        return run_batches(self._group(texts, keep=max(map(len, texts), default=1)), run, texts)
+        longest = 1 if self.forward.apart else max(map(len, texts), default=1)
+        return run_batches(self._group(texts, keep=longest), run, texts)
 
     @torch.inference_mode()
     def _read(self, texts: Sequence[Ids], top: int) -> list[list[Read]]:
