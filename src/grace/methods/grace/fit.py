@@ -35,7 +35,8 @@ FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the he
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
 PRIOR = 100  # number of answers at which the evidence alone counts as much as the fit with rows
 FEW = 300  # questions up to which log-odds shrink as far as held-out answers do not support them
-DOUBT = 6.0  # a gain over the base rate counts from the root of this many standard errors on
+DOUBT = 3.0  # a gain over the likelihood counts from the root of this many standard errors on
+SURE = 4.0  # the slope of the likelihood counts from this likelihood ratio on
 COMPARED = 5_000  # most answers on which a layer is rated; the time grows as their square or cube
 RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared norm of a state
 
@@ -87,7 +88,7 @@ def fit_evidence(
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
-    shrunk = _shrunk(made, labels_N, groups)
+    shrunk = _shrunk(made, features_NF, labels_N, groups)
     weights_F, bias = shrunk.applied(np.concatenate(made.weights), made.bias)
     return _evidence(features_NF, weights_F, bias)
 
@@ -164,7 +165,8 @@ def fit_readout(
 
     On few responses the rows fit noise. The result is therefore the mean, in log-odds, of this fit
     with weight N and a fit of the evidence alone with weight `PRIOR`. With fewer questions than
-    about `FEW` it is drawn towards the base rate, as far as held-out answers do not support it.
+    about `FEW` it is drawn towards a fit of the likelihood alone, as far as held-out answers do not
+    support it, and that towards the base rate.
 
     Args:
         read: returns the pooled states of the responses in a layer.
@@ -203,7 +205,7 @@ def fit_readout(
     mixed = made._replace(
         scores=both @ [made.scores, alone.scores], nested=both @ [made.nested, alone.nested]
     )
-    shrunk = _shrunk(mixed, labels_N, groups_N)
+    shrunk = _shrunk(mixed, features_NF, labels_N, groups_N)
     weights_F = both @ [np.concatenate(made.weights[count:]), np.concatenate(alone.weights)]
     weights_F, bias = shrunk.applied(weights_F, float(both @ [made.bias, alone.bias]))
     both *= shrunk.factor
@@ -275,37 +277,72 @@ def _of_other_layers(
 
 
 class _Shrunk(NamedTuple):
-    """Log-odds that are drawn towards that of the base rate by `factor`, where answers are few."""
+    """Log-odds drawn by `factor` towards those of the likelihood alone, where answers are few."""
 
     factor: float
-    base: float
+    slope: float
+    offset: float
     scores: Array
     ranks: Array
 
     def applied(self, weights_F: Array, bias: float) -> tuple[Array, float]:
-        """Return shrunken weights and the bias."""
-        return self.factor * weights_F, self.factor * bias + (1 - self.factor) * self.base
+        """Return shrunken weights, the last of which is the likelihood's, and the bias."""
+        shrunk_F = self.factor * weights_F
+        shrunk_F[-1] += (1 - self.factor) * self.slope
+        return shrunk_F, self.factor * bias + (1 - self.factor) * self.offset
 
 
-def _shrunk(fit: Logistic, labels_N: Array, groups_N: Sequence[Hashable]) -> _Shrunk:
+def _shrunk(
+    fit: Logistic, features_NF: Array, labels_N: Array, groups_N: Sequence[Hashable]
+) -> _Shrunk:
     """Shrink log-odds, the less the more questions there are, by what held-out answers support.
 
     They support those at penalties that were chosen without them; what ships has no wider spread.
     """
-    fold_N = fit.fold_N
+    fold_N, said_N = fit.fold_N, _blocks(features_NF)[-1][:, 0]
     right_N, count = np.asarray(labels_N, dtype=np.float64), len(set(groups_N))
-    bases = [_base_rate(right_N[fold_N != fold]) for fold in range(int(fold_N.max()) + 1)]
-    base_N, base = np.array(bases)[fold_N], _base_rate(right_N)
-    moved_N, few = fit.nested - base_N, math.exp(-((count / FEW) ** 3))
-    spread = float(moved_N.std() / max((fit.scores - base_N).std(), 1e-12))
-    odds_SN = base_N + np.outer(np.linspace(0, 1, 21), moved_N)
+    share = count / len(right_N)  # answers to one question tell less
+    base_N, usual_N = np.zeros_like(right_N), np.zeros_like(right_N)
+    for fold in range(int(fold_N.max()) + 1):
+        out_N = fold_N == fold
+        base_N[out_N] = _base_rate(right_N[~out_N])
+        slope, offset = _of_likelihood(said_N[~out_N], right_N[~out_N], share)
+        usual_N[out_N] = slope * said_N[out_N] + offset
+    moved_N, few = fit.nested - usual_N, math.exp(-((count / FEW) ** 3))
+    spread = float(moved_N.std() / max((fit.scores - usual_N).std(), 1e-12))
+    odds_SN = usual_N + np.outer(np.linspace(0, 1, 21), moved_N)
     loss_SN = np.logaddexp(0, odds_SN) - right_N * odds_SN
     best = int(loss_SN.mean(1).argmin())
     gain_N = loss_SN[0] - loss_SN[best]
     error = standard_error(gain_N, groups_N) / max(float(gain_N.mean()), 1e-12)
     supported = best / 20 * min(1.0, spread) * max(0.0, 1 - DOUBT * error**2)
-    factor = 1 - few * (1 - supported)
-    return _Shrunk(factor, base, base_N + factor * moved_N, base + factor * moved_N)
+    factor, usual = 1 - few * (1 - supported), _of_likelihood(said_N, right_N, share)
+    scores_N = usual_N + factor * moved_N
+    return _Shrunk(factor, *usual, scores_N, _base_rate(right_N) + scores_N - base_N)
+
+
+def _of_likelihood(said_N: Array, right_N: Array, share: float) -> tuple[float, float]:
+    """Return slope and offset of log-odds by the likelihood alone, drawn towards the base rate.
+
+    Its standard deviation is worth a step of log-odds drawn from a normal distribution.
+    """
+    from scipy.optimize import minimize
+
+    base, center, scale = _base_rate(right_N), said_N.mean(), said_N.std() or 1.0
+    x_2N = np.stack([(said_N - center) / scale, np.ones_like(said_N)])
+
+    def loss(point_2: Array) -> tuple[float, Array]:
+        odds_N = point_2 @ x_2N
+        slope_2 = x_2N @ (sigmoid(odds_N) - right_N) + [point_2[0], 0]
+        value = (np.logaddexp(0, odds_N) - right_N * odds_N).sum() + point_2[0] ** 2 / 2
+        return float(value), slope_2
+
+    start_2 = np.array([0.0, base])
+    found_2 = minimize(loss, start_2, jac=True, method="BFGS").x
+    ratio = 2 * share * (loss(start_2)[0] - loss(found_2)[0])
+    kept = max(0.0, 1 - SURE / max(ratio, 1e-12))
+    slope = kept * float(found_2[0]) / float(scale)
+    return slope, base + kept * float(found_2[1] - base) - slope * float(center)
 
 
 def _base_rate(right_N: Array) -> float:
