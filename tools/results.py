@@ -189,23 +189,6 @@ def votes(name: str, task: str) -> list[str]:
     return _table([*head, "ECE"], rows)
 
 
-def sizes(name: str, answers: str) -> list[str]:
-    """One row per cell, fitted to so many answers: Brier / AUROC, and GrACE minus Platt scaling."""
-    by = {
-        (row["backbone"], row["set"], row["method"]): row
-        for row in _report(name)
-        if row["answers"] == int(answers)
-    }
-    rows = []
-    for backbone, task in dict.fromkeys(key[:2] for key in by):
-        of = {method: by[backbone, task, method] for method in SIZES}
-        shown = [f"{_percent(one['brier'])} / {_percent(one['auroc'])}" for one in of.values()]
-        minus = _points(of["platt"]["minus_brier"], known=True)
-        rows.append([f"{_backbone(backbone)}, {task}", *shown, minus])
-    head = [f"{answers} answers", *map(label, SIZES), "GrACE minus Platt scaling: Brier"]
-    return _table(head, rows)
-
-
 def parts(name: str, backbone: str, task: str) -> list[str]:
     """What each part of GrACE's fit adds in one cell, by the number of answers."""
     found = [row for row in _report(name) if (row["backbone"], row["set"]) == (backbone, task)]
@@ -219,22 +202,6 @@ def parts(name: str, backbone: str, task: str) -> list[str]:
         for method, shown in PARTS.items()
     ]
     return _table(["", *(f"{n:,} answers" for n in counts)], rows)
-
-
-def speed(name: str) -> list[str]:
-    """Ratios of two sides measured in one run: the median, the lowest and the highest round."""
-    return _table(
-        ["what is compared", "median", "rounds", "command"],
-        (
-            [
-                row["what"],
-                f"{row['median']:.2f}",
-                f"{row['rounds']}: {row['range'][0]:.2f} to {row['range'][1]:.2f}",
-                f"`{row['command']}`",
-            ]
-            for row in _report(name)
-        ),
-    )
 
 
 def _backbone(name: str) -> str:
@@ -258,7 +225,6 @@ VOTES = {
     "grace-vote to the end": "GrACE-vote, all 8 samples",
     "grace-vote without a fit": "GrACE-vote without a fit",
 }
-SIZES = ("platt", "evidence", "rows", "grace")
 PARTS = {
     "grace": "GrACE: states and token-probability features",
     "rows": "states alone",
@@ -290,9 +256,7 @@ KINDS: dict[str, Callable[..., list[str]]] = {
     "brier": brier,
     "differences": differences,
     "votes": votes,
-    "sizes": sizes,
     "parts": parts,
-    "speed": speed,
 }
 
 
