@@ -105,9 +105,14 @@ def located(source: str | Path) -> str:
     return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
 
+def tables_in(folder: Path) -> list[Path]:
+    """Return the files of a folder that hold rows."""
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
+
+
 def _parts(folder: Path) -> list[Path]:
     """Return the files of a folder to read: its .parquet files, or else all that hold rows."""
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
+    files = tables_in(folder)
     if not files:
         kinds = ", ".join(ENDINGS)
         raise DataError(f"{folder} holds no files of rows ({kinds}); name a file or another folder")

@@ -21,7 +21,7 @@ from grace import answers
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
 from grace.records import Message, Question
-from grace.store.inputs import ENDINGS, SPLIT_NAMES, hub_splits, is_hub
+from grace.store.inputs import SPLIT_NAMES, hub_splits, is_hub, tables_in
 from grace.tasks import Split
 from grace.tasks.columns import Unanswered
 from grace.tasks.draw import cut, draw, identity, rank, sizes
@@ -160,8 +160,7 @@ def _every_row(source: str, data: DataSettings) -> list[Row]:
 
 def _tables(folder: Path, beginnings: tuple[str, ...] = ("",)) -> list[Path]:
     """Return the files of a folder that hold rows and whose names begin in one of some ways."""
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
-    return [file for file in files if file.name.startswith(beginnings)]
+    return [file for file in tables_in(folder) if file.name.startswith(beginnings)]
 
 
 def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
