@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.inputs import ENDINGS, SPLIT_NAMES, Row, load_from_hub, read_rows, spelt
+from grace.store.inputs import SPLIT_NAMES, Row, load_from_hub, read_rows, spelt, tables_in
 
 __all__ = ["Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
 
@@ -56,8 +56,8 @@ def folder_pools(folder: Path, read: Read | None = None) -> Pools:
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; put train.jsonl and test.jsonl there")
     files: dict[str, str] = {}
-    for file in sorted(folder.glob("*")):
-        if file.suffix.lower() in ENDINGS and files.setdefault(file.stem, str(file)) != str(file):
+    for file in tables_in(folder):
+        if files.setdefault(file.stem, str(file)) != str(file):
             raise DataError(f"{files[file.stem]} and {file} are the same split; remove one of them")
     return named_pools(str(folder), files, read or _read, ".jsonl")
 
