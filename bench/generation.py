@@ -27,8 +27,10 @@ import resource
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from keeping import add_keep, figure
 from timing import in_turns
 
@@ -37,6 +39,7 @@ from grace.chat import encode_chat
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
 from grace.engines.gguf import resolve_model
+from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.pocket import QUESTIONS
 from grace.store.inputs import read_rows
@@ -48,12 +51,19 @@ def engines(path: str, *, same_rows: bool) -> tuple[TransformersEngine, Transfor
     The row starts at the mean, so that no response changes.
     """
     with_it, without = TransformersEngine.load(path), TransformersEngine.load(path)
-    add_cnf(with_it.model, with_it.tokenizer, head="linear")
+    _add_rows(with_it.model, with_it.tokenizer)
     if same_rows:
         tokenizer = without.tokenizer
-        add_cnf(without.model, copy.deepcopy(tokenizer), head="linear")
+        _add_rows(without.model, copy.deepcopy(tokenizer))
         without = TransformersEngine(without.model, tokenizer)
     return TransformersEngine(with_it.model, with_it.tokenizer), without
+
+
+def _add_rows(model: Any, tokenizer: Any) -> None:
+    """Add the rows that are read, and compute the larger head in float32 as loading does."""
+    add_cnf(model, tokenizer, head="linear")
+    if model.dtype != torch.float32:
+        head_in_float32(model)
 
 
 def traced(run: Path) -> tuple[TransformersEngine, TransformersEngine]:

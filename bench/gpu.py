@@ -2,25 +2,32 @@
 
     python bench/gpu.py MODEL DIR --data FOLDER --minutes 12
 
-MODEL is a directory or GGUF file, FOLDER holds TASK/SPLIT.jsonl of arc_challenge and math_qa. Each
-figure is printed and added to DIR/figures.json as soon as it is there, and is not measured again:
+MODEL is a directory or GGUF file, which computes in bfloat16; FOLDER holds TASK/SPLIT.jsonl of
+arc_challenge and math_qa. Each figure is printed and added to DIR/figures.json as soon as it is
+there, and is not measured again:
 
-- tokens/s of sampling with 512 rows in flight, and of transformers' own `generate` with the same
-  prompts and as many rows as fit;
+- tokens/s of sampling with 512 rows in flight and with as many as there are by default, and of
+  transformers' own `generate` with the prompts of 512;
 - stored answers rated per second: with their log-probabilities known, and without;
 - tokens/s with the confidence / without, the same prompts;
-- then runs of ARC-Challenge and MathQA in DIR, which go on with `grace run DIR/TASK`.
+- then, side by side, since one computes on the processor while another samples, runs of
+  ARC-Challenge and MathQA in DIR/runs: the fit, votes over 8 samples, the paper's method. They go
+  on with `grace run DIR/runs`; `--set` changes their settings.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import gc
 import json
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +35,19 @@ import torch
 from generation import engines
 
 from grace.chat import encode_chat
-from grace.config import DataSettings
+from grace.config import DataSettings, shipped_recipes
 from grace.engines import Known, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
+from grace.pipeline.scaling import ScaleSettings, replay_run
+from grace.pipeline.study import resolve_study, run_study
+from grace.strategies import BUDGET
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation
 
 TASKS = ("arc_challenge", "math_qa")
+SHORT = 96  # tokens of the answers that are written with and without the confidence
 SHORTEST_S = 45.0  # what is not begun with less time left
 
 
@@ -130,35 +141,43 @@ def measure(figures: Figures, model: str, folder: str, rows: int, longest: int) 
     """Measure what the engine does with ARC-Challenge."""
     pair = engines(model, same_rows=False)
     engine, without = pair
-    evidence = Evidence.none()
-    rating = TransformersEngine(engine.model, engine.tokenizer, evidence=evidence)
-    prompts = prompts_of(engine, folder, rows)
-    several = Sampling(4, 0.8, 1.0, longest)
-    one = Sampling(1, 0.8, 1.0, longest)
+    rating = TransformersEngine(engine.model, engine.tokenizer, evidence=Evidence.none())
+    prompts = prompts_of(engine, folder, engine.batch_size // 2)
+    several = Sampling(3, 0.8, 1.0, longest)
+    one, short = Sampling(1, 0.8, 1.0, longest), Sampling(1, 0.8, 1.0, SHORT)
     kept: list[Any] = []
 
-    def sampling() -> float:
+    def sampling(rows: int) -> float:
         with rows_in_flight(engine, rows):
-            samples, speed = sampled(engine, prompts, several)
+            samples, speed = sampled(engine, prompts[:rows], several)
         kept.append(samples)
         return float(speed)
 
     def rating_of(known: bool) -> float:
         if not kept:
-            kept.append(sampled(engine, prompts, one)[0])
-        return rated(rating, prompts, kept[0], known=known)
+            kept.append(sampled(engine, prompts[:rows], one)[0])
+        return rated(rating, prompts[: len(kept[0])], kept[0], known=known)
 
     def cost() -> float:
-        both = [sampled(each, prompts, one)[1] for each in (engine, without)]
-        return float(both[0] / both[1])
+        speeds = [[sampled(each, prompts[:rows], short)[1] for each in pair] for _ in range(3)]
+        return statistics.median(with_it / alone for with_it, alone in speeds)
 
-    figures.add(f"tokens/s, {rows} rows", sampling)
+    figures.add(f"tokens/s, {rows} rows", lambda: sampling(rows))
     figures.add("rated answers/s, log-probabilities known", lambda: rating_of(True))
     figures.add("rated answers/s", lambda: rating_of(False))
-    figures.add("tokens/s of generate()", lambda: by_transformers(without, prompts, one))
     figures.add("tokens/s with c / without", cost)
+    figures.add("tokens/s of generate()", lambda: by_transformers(without, prompts[:rows], one))
+    figures.add(f"tokens/s, {engine.batch_size} rows", lambda: sampling(engine.batch_size))
     if torch.cuda.is_available():
         figures.add("most memory, GB", lambda: torch.cuda.max_memory_allocated() / 1e9)
+
+
+def run_all(out: Path, overrides: list[str]) -> None:
+    """Fit a confidence on each task, vote over samples, and train by the paper's method."""
+    study = resolve_study(out, shipped_recipes()["real/qwen2.5-coder"], overrides)
+    settings = dataclasses.replace(study.settings, variant={"grace-paper": {"method": "paper"}})
+    votes = partial(replay_run, chosen=ScaleSettings(samples=BUDGET))
+    run_study(out, study._replace(settings=settings), jobs=len(TASKS), scored=votes)
 
 
 def main() -> None:
@@ -169,21 +188,25 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=12)
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--max-new-tokens", type=int, default=320)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--only-runs", action="store_true", help="measure no figures")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.only_runs:
+        named = [f"model.path={arguments.model}", "model.dtype=bfloat16"]
+        run_all(arguments.out / "runs", [*named, f"data.dir={arguments.data}", *arguments.set])
+        return
     figures = Figures(arguments.out / "figures.json", arguments.minutes)
-    model, longest = resolve_model(arguments.model), arguments.max_new_tokens
+    model, longest = resolve_model(arguments.model, "bfloat16"), arguments.max_new_tokens
     measure(figures, model, arguments.data, arguments.rows, longest)
-    for task in TASKS:
-        run = [sys.executable, "-c", "from grace.cli import main; main()", "run"]
-        run += [str(arguments.out / task), "--recipe", "real/qwen2.5-coder", "--task", task]
-        run += ["--model", model, "--set", f"data.dir={arguments.data}"]
-        run += ["--set", f"sample.max_new_tokens={longest}"]
-        if figures.left_s < SHORTEST_S:
-            print(f"{task}: no time left")
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(run, timeout=figures.left_s, check=False)
+    gc.collect()
+    torch.cuda.empty_cache()
+    if figures.left_s < SHORTEST_S:
+        print("no time left for the runs")
+        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        again = [sys.executable, __file__, *sys.argv[1:], "--only-runs"]
+        subprocess.run(again, timeout=figures.left_s, check=False)
 
 
 if __name__ == "__main__":

@@ -166,12 +166,8 @@ def main() -> None:
         responses = check(engine, prompts, sampling)
     drawn = engine.logprobs(prompts, responses)
     known = [Known(logprobs, end) for logprobs, end in drawn]
-    apart = [
-        abs(a - b)
-        for (a, _), (b, _) in zip(
-            engine.rated(prompts, responses, known), engine.rated(prompts, responses), strict=True
-        )
-    ]
+    rated = (engine.rated(prompts, responses, some) for some in (known, ()))
+    apart = [abs(a.confidence - b.confidence) for a, b in zip(*rated, strict=True)]
     print(f"c with known log-probabilities differs by at most {max(apart):.1e}")
     lengths = [np.mean(list(map(len, some))) for some in (prompts, responses)]
     print(

@@ -153,6 +153,8 @@ def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(
         assert max(rows for rows, _ in shapes) == rows
         plan = engine.plan(prompts, 1, SAMPLING.max_new_tokens)
         assert len(plan) == 1, "units do not depend on the free memory"
+    read = [rows * columns for rows, columns in shapes if columns > 1]
+    assert max(read) <= engine.at_once(free) < 4 * 25, "prompts are read a few at a time"
     sequences = [[5] * 20] * 64
     for module in (scoring, transformers):
         monkeypatch.setattr(module, "free_memory", lambda device: 10**6)

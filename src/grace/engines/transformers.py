@@ -18,7 +18,7 @@ from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
 from grace.records import Response
 
-ROWS_TO_COME = {"cpu": 4, "cuda": 8}  # rows of a unit for each one that is in flight
+ROWS_TO_COME = {"cpu": 4, "cuda": 16}  # rows of a unit for each one that is in flight
 
 
 class TransformersEngine(LocalScorer):
@@ -148,7 +148,8 @@ class TransformersEngine(LocalScorer):
 
     def _drawing(self, most: int) -> ContinuousBatch:
         """Return samples to draw, `most` rows and what memory allows at a time."""
-        return ContinuousBatch(self, partial(self.room, most=most, free=free_memory(self.device)))
+        free = free_memory(self.device)
+        return ContinuousBatch(self, partial(self.room, most=most, free=free), self.at_once(free))
 
 
 ENGINE = TransformersEngine

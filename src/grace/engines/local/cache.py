@@ -13,6 +13,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 SPARE = 8  # one spare column for every 8 in use, so that copies become rare
+BLOCK = (
+    64  # columns of which rooms have a multiple: the same sizes again, which no device allocates
+)
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
@@ -44,7 +47,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
         for name in ("keys", "values"):
             parts = [getattr(self, name)[kept], *([getattr(others, name)] if others else [])]
             rows, (_, heads, _, size) = sum(map(len, parts)), parts[0].shape
-            room = parts[0].new_empty(rows, heads, width + width // SPARE + 1, size)
+            room = parts[0].new_empty(rows, heads, _roomy(width), size)
             start = 0
             for part in parts:
                 part = part[:, :, -width:]
@@ -64,11 +67,16 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
             or room.shape[:2] != held.shape[:2]
             or room.shape[-2] < end
         ):
-            room = held.new_empty(*held.shape[:2], end + end // SPARE + 1, held.shape[-1])
+            room = held.new_empty(*held.shape[:2], _roomy(end), held.shape[-1])
             room[:, :, :start] = held
             self._rooms[name] = room
         room[:, :, start:end] = new
         return room[:, :, :end]
+
+
+def _roomy(columns: int) -> int:
+    """Return the columns of a room that holds so many, with spare ones."""
+    return (columns + columns // SPARE) // BLOCK * BLOCK + BLOCK
 
 
 def regroup(cache: Any, kept: Tensor, others: Any, width: int) -> bool:

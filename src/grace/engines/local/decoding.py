@@ -40,13 +40,18 @@ class Ends(NamedTuple):
 
     stops_E: Tensor  # all ids that end a response
     eos_E: Tensor  # those that are not read
+    read_E: Tensor  # those that are read
     reader: Reader
 
     @classmethod
     def of(cls, reader: Reader, device: torch.device) -> Ends:
         """Return the end tokens of a reader's model."""
-        stops_E, eos_E = (torch.tensor(ids, device=device) for ids in (reader.stops, reader.eos))
-        return cls(stops_E, eos_E, reader)
+        read = reader.readout.ids if reader.readout else ()
+        stops_E, eos_E, read_E = (
+            torch.tensor(ids, dtype=torch.long, device=device)
+            for ids in (reader.stops, reader.eos, read)
+        )
+        return cls(stops_E, eos_E, read_E, reader)
 
 
 class Prefilled(NamedTuple):
@@ -232,17 +237,17 @@ def _choose(
 ) -> Chosen:
     """Pick the next token of each row, the first EOS id for any end token; overwrites logits."""
     reader, logits_RV = ends.reader, rows.logits_RV
-    total_R = logits_RV.logsumexp(-1)
-    reading_RQ, rest_R = torch.zeros_like(total_R)[:, None], total_R
+    read_RE = logits_RV.index_select(1, ends.read_E)
+    if reader.banned:
+        logits_RV.index_fill_(1, ends.read_E, -torch.inf)
+    total_R = rest_R = logits_RV.logsumexp(-1)  # of what may be drawn, and without what is read
+    reading_RQ = torch.zeros_like(total_R)[:, None]
     if reader.readout is not None:
-        read = list(reader.readout.ids)
-        read_RE = logits_RV[:, read]
-        reading_RQ = reader.readout.readings(read_RE, total_R)
-        if reader.banned:
-            logits_RV[:, read] = -torch.inf
-            rest_R = total_R = logits_RV.logsumexp(-1)
-        else:
-            rest_R = total_R + log1mexp((read_RE.logsumexp(-1) - total_R).clamp(max=-1e-7))
+        read_R = read_RE.logsumexp(-1)
+        whole_R = torch.logaddexp(rest_R, read_R) if reader.banned else total_R
+        reading_RQ = reader.readout.readings(read_RE, whole_R)
+        if not reader.banned:
+            rest_R = total_R + log1mexp((read_R - total_R).clamp(max=-1e-7))
     end_R = (logits_RV.index_select(1, ends.eos_E).logsumexp(-1) - rest_R).clamp(max=0)
     stops_RE = logits_RV.index_select(1, ends.stops_E)
     token_R = draws.choose(keep_to(bound, logits_RV), rows.step_R, settings)

@@ -15,7 +15,7 @@ from itertools import count
 import torch
 
 from grace.engines import Ids, Sampling
-from grace.engines.local.batching import memory_for
+from grace.engines.local.batching import group, memory_for
 from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, drawn
 from grace.engines.local.draws import Part
 from grace.engines.local.forward import Prefix
@@ -32,20 +32,22 @@ class ContinuousBatch:
     Prompts may be added at any time, also while it runs: a new row begins after the next step, if
     there is room beside the others. Rows that have ended make place for rows that wait once they
     have cost as much as a step of all rows, about what it takes to exchange them. `room` says how
-    many rows of so many tokens fit, `read` returns the only prompt if it was read before.
+    many rows of so many tokens fit, `at_once` how many tokens of prompts are read together, `read`
+    returns the only prompt if it was read before.
     """
 
     def __init__(
         self,
         engine: LocalScorer,
         room: Callable[[int], int] | None = None,
+        at_once: int | None = None,
         read: Callable[[], Prefilled] | None = None,
         remedy: str = "so many samples at a time; ask for fewer, or use",
     ) -> None:
         self._engine, self._remedy = engine, remedy
         self._ends = Ends.of(engine.reader, engine.device)
         self.exchanges = engine.forward.empty_cache() is not None  # else all begin and end together
-        self._room, self._read = room, read
+        self._room, self._at_once, self._read = room, at_once, read
         self._prefix = Prefix(engine.forward, engine.device)
         self._count, self._added = 0, False
         self._parts: dict[int, Part] = {}  # with its prompt alone, of each row that is not over
@@ -147,8 +149,7 @@ class ContinuousBatch:
         if not kept:
             batch = self._batch = None  # before others take its memory
         self._settings = {part.sampling for part in self._parts.values()}
-        parts = self._next(kept) if self.exchanges or not kept else []
-        new = self._begin(parts) if parts else None
+        new = self._begin(self._next(kept)) if self.exchanges or not kept else None
         self._added = False
         if batch is None:
             self._batch = new
@@ -177,8 +178,20 @@ class ContinuousBatch:
         part = self._parts[row]
         return len(part.prompts[0]) + part.sampling.max_new_tokens
 
-    def _begin(self, taken: Sequence[tuple[int, Part]]) -> Batch:
-        """Read the prompts of some parts, and return their rows."""
+    def _begin(self, taken: Sequence[tuple[int, Part]]) -> Batch | None:
+        """Read the prompts of some parts, no more at a time than memory allows."""
+        prompts = [part.prompts[0] for _, part in taken]
+        most = self._at_once if self.exchanges else None
+        places = [*range(len(taken))]
+        together = group(prompts, max_tokens=most, even=False) if most else [places] * bool(places)
+        batches = [self._rows([taken[place] for place in some]) for some in together]
+        while len(batches) > 1:
+            kept = batches[0].rows.live_R.nonzero()[:, 0]
+            batches[0].regroup(kept, batches.pop(1))
+        return batches[0] if batches else None
+
+    def _rows(self, taken: Sequence[tuple[int, Part]]) -> Batch:
+        """Read the prompts of some parts together, and return their rows."""
         engine, parts = self._engine, [part for _, part in taken]
         prompts = [part.prompts[0] for part in parts]
         if self._read is not None:

@@ -84,13 +84,16 @@ class Draws(NamedTuple):
 
     def choose(self, logits_RV: Tensor, step_R: Tensor, settings: Collection[Sampling]) -> Tensor:
         """Return the next token of each row, (R,); `settings` are all that the rows may have."""
-        if all(sampling.temperature == 0 for sampling in settings):
+        greedy = [sampling.temperature == 0 for sampling in settings]
+        if all(greedy):
             return logits_RV.argmax(-1)
         point_R = self.points_RT.gather(1, step_R.clamp(max=self.points_RT.shape[1] - 1)[:, None])
         top_p_R1 = self.top_p_R1 if any(sampling.top_p < 1 for sampling in settings) else None
         greedy_R1 = self.temperature_R1 == 0
         scaled_RV = logits_RV / self.temperature_R1.masked_fill(greedy_R1, 1)
         drawn_R = _draw(scaled_RV, top_p_R1, point_R[:, 0])
+        if not any(greedy):
+            return drawn_R
         return torch.where(greedy_R1[:, 0], logits_RV.argmax(-1), drawn_R)
 
 

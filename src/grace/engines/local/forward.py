@@ -57,10 +57,12 @@ class Forward:
         ends: PromptEnds | None = None,
     ) -> None:
         self.model, self.ends = model, ends
-        self._read, self._rows = list(read), rows
+        self._rows = rows
         layers = {part.layer for part in (rows, ends) if part is not None}
         self._taps = Taps(model, sorted(layers)) if layers else None
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        head = self._base.get_output_embeddings() or self._base.get_input_embeddings()
+        self._read = torch.tensor(read, dtype=torch.long, device=head.weight.device)
         decoder = self._base.base_model
         # Llama 4 names no base model.
         self._decoder = self._base.model if decoder is self._base else decoder
@@ -131,7 +133,7 @@ class Forward:
     @functools.cached_property
     def reads_few(self) -> bool:
         """Whether it can be called so for the tokens that are read alone, with a few rows."""
-        return bool(self._read) and self._works(few=True)
+        return len(self._read) > 0 and self._works(few=True)
 
     @torch.inference_mode()
     def _works(self, *, few: bool) -> bool:

@@ -29,7 +29,7 @@ from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.records import Response, is_whole
 
-ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 512}
+ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 2048}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 262_144}
 SAFE = 0.8  # share of the free memory that is used
 CACHES = 1.25  # bytes of a KV cache with its spare room, and of one layer that is written anew
@@ -272,12 +272,16 @@ class LocalScorer(BaseEngine):
         per_row = per_token * CACHES * width + LOGITS_BYTES * vocabulary
         return max(1, min(most, int(SAFE * free / per_row)))
 
+    def at_once(self, free: int | None) -> int:
+        """Return how many tokens of prompts are read together, in memory that no row takes."""
+        return self._most_tokens(None if free is None else int((1 - SAFE) * free))
+
     def _most_tokens(self, free: int | None = None) -> int:
         """Return how many tokens are read at a time, by the free memory if it is known."""
         if free is None:
             return TOKENS_IN_FLIGHT.get(self.device.type, TOKENS_IN_FLIGHT["cpu"])
         size = self.model.config.get_text_config().hidden_size * self.model.dtype.itemsize
-        return int(SAFE * free / (STATES * size + CACHES * self.forward.bytes_per_token))
+        return max(1, int(SAFE * free / (STATES * size + CACHES * self.forward.bytes_per_token)))
 
     def _group(self, contexts: Sequence[Ids], keep: int = 1) -> list[list[int]]:
         """Return batches of indices, longest first, within the memory of this device."""
