@@ -2,8 +2,7 @@
 
 Each ratio is measured in one run, in which the two sides take turns:
 
-- tokens per second with confidence / without, greedy and sampled, the same responses: against
-  the model as it came, and against one that has the row but does not read it;
+- tokens per second with confidence / without, greedy and sampled, the same responses;
 - with `--traced`, a finished run with `grace.trace=true`: with c at every token / at the end only;
 - eight separate calls / one call for n = 8 samples per question, in seconds;
 - with `--uneven T`, samples at a temperature at which their lengths differ a lot: tokens per second
@@ -27,7 +26,6 @@ import resource
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,25 +43,13 @@ from grace.pocket import QUESTIONS
 from grace.store.inputs import read_rows
 
 
-def engines(path: str, *, same_rows: bool) -> tuple[TransformersEngine, TransformersEngine]:
-    """Return the model with <CNF>, and without: as it came, or with the row but not read.
-
-    The row starts at the mean, so that no response changes.
-    """
+def engines(path: str) -> tuple[TransformersEngine, TransformersEngine]:
+    """Return a model with the rows that are read, and without; they give the same responses."""
     with_it, without = TransformersEngine.load(path), TransformersEngine.load(path)
-    _add_rows(with_it.model, with_it.tokenizer)
-    if same_rows:
-        tokenizer = without.tokenizer
-        _add_rows(without.model, copy.deepcopy(tokenizer))
-        without = TransformersEngine(without.model, tokenizer)
+    add_cnf(with_it.model, with_it.tokenizer, head="linear")
+    if with_it.model.dtype != torch.float32:
+        head_in_float32(with_it.model)  # as loading does, which knew no rows yet
     return TransformersEngine(with_it.model, with_it.tokenizer), without
-
-
-def _add_rows(model: Any, tokenizer: Any) -> None:
-    """Add the rows that are read, and compute the larger head in float32 as loading does."""
-    add_cnf(model, tokenizer, head="linear")
-    if model.dtype != torch.float32:
-        head_in_float32(model)
 
 
 def traced(run: Path) -> tuple[TransformersEngine, TransformersEngine]:
@@ -105,10 +91,9 @@ def with_and_without(
         functools.partial(tokens_of, engine, asked, sampling)
         for engine, asked in zip(pair, prompts, strict=True)
     ]
-    speeds = [
-        [one.result / one.processor for one in side] for side in in_turns(*work, rounds=rounds)
-    ]
-    return [a / b for a, b in zip(*speeds, strict=True)]
+    sides = list(zip(*in_turns(*work, rounds=rounds), strict=True))
+    assert all(a.result == b.result for a, b in sides), "both must write as many tokens"
+    return [b.processor / a.processor for a, b in sides]
 
 
 def one_call_for_eight(path: str, texts: list[str], rounds: int, longest: int) -> list[float]:
@@ -142,7 +127,7 @@ def uneven(
     path: str, texts: list[str], rounds: int, sampling: Sampling, side: str, kept: Path | None
 ) -> None:
     """Print tokens per second of the two ways to draw samples of different lengths."""
-    engine, _ = engines(path, same_rows=False)
+    engine, _ = engines(path)
     prompts = [encode_chat(engine.tokenizer, [{"role": "user", "content": t}]) for t in texts]
 
     def drawn() -> dict[int, list[tuple[int, ...]]]:
@@ -197,10 +182,8 @@ def main() -> None:
         ("greedy", Sampling(1, 0.0, 1.0, longest)),
         ("T 0.8, n = 8", Sampling(8, 0.8, 1.0, longest)),
     ):
-        for same_rows, what in ((False, "without the row"), (True, "with it, not read")):
-            pair = engines(path, same_rows=same_rows)
-            ratios = with_and_without(pair, texts, arguments.rounds, sampling)
-            figure(f"tokens/s with confidence / {what}, {name}", ratios, arguments.keep)
+        ratios = with_and_without(engines(path), texts, arguments.rounds, sampling)
+        figure(f"tokens/s with confidence / without, {name}", ratios, arguments.keep)
         if arguments.traced:
             ratios = with_and_without(traced(arguments.traced), texts, arguments.rounds, sampling)
             figure(f"tokens/s with a trace / without, {name}", ratios, arguments.keep)

@@ -139,7 +139,7 @@ def rows_in_flight(engine: TransformersEngine, rows: int) -> Iterator[None]:
 
 def measure(figures: Figures, model: str, folder: str, rows: int, longest: int) -> None:
     """Measure what the engine does with ARC-Challenge."""
-    pair = engines(model, same_rows=False)
+    pair = engines(model)
     engine, without = pair
     rating = TransformersEngine(engine.model, engine.tokenizer, evidence=Evidence.none())
     prompts = prompts_of(engine, folder, engine.batch_size // 2)

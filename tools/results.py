@@ -243,7 +243,7 @@ BRIER = {
     "p_true": "P(True)",
 }
 BACKBONES = {
-    "m15": "Qwen2.5-Coder-1.5B-Instruct",
+    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",
     "smollm2": "SmolLM2-135M-Instruct",
     "gemma": "Gemma 3 270M",
