@@ -204,6 +204,16 @@ def parts(name: str, backbone: str, task: str) -> list[str]:
     return _table(["", *(f"{n:,} answers" for n in counts)], rows)
 
 
+def speed(name: str) -> list[str]:
+    """What the benchmarks stored with `--keep`: the median and range of the rounds of each."""
+    rows = []
+    for row in _report(name):
+        low, high = (f"{end:.2f}" for end in row["range"])
+        spread = f"{row['rounds']} rounds, {low} to {high}"
+        rows.append([row["what"], f"{row['median']:.2f} ({spread})", f"`{row['command']}`"])
+    return _table(["what is compared", "measured", "command"], rows)
+
+
 def _backbone(name: str) -> str:
     return next((shown for key, shown in BACKBONES.items() if name.lower().startswith(key)), name)
 
@@ -257,6 +267,7 @@ KINDS: dict[str, Callable[..., list[str]]] = {
     "differences": differences,
     "votes": votes,
     "parts": parts,
+    "speed": speed,
 }
 
 
