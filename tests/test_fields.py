@@ -177,8 +177,11 @@ def test_a_field_is_read_like_an_answer_to_all_that_comes_before_it(tokenizer: A
         evidence = FITTED.of_field(name)
         wanted = confidence(alone.readings, alone.logprobs, tokens[0], evidence)
         assert rated.fields[name]["confidence"] == pytest.approx(wanted, abs=1e-5)
+        own = np.array(alone.logprobs)
+        said = [np.exp(own.mean()), np.exp(own.min())]
+        assert rated.likelihoods[name] == pytest.approx(said, rel=1e-4)
     (plain,) = TransformersEngine(model, tokenizer, evidence=EVIDENCE).rated([prompt], [ids])
-    assert not plain.fields
+    assert not plain.fields and not plain.likelihoods
     assert plain.confidence == pytest.approx(rated.confidence, abs=1e-6)
     (drawn,) = dict(engine.generate([prompt], Sampling(max_new_tokens=5)))[0]
     assert drawn.fields == {}  # it is no JSON

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.errors import DataError, RunError, packages_for
+from grace.evidence import LOWEST
 from grace.evidence.familiar import HALF
 from grace.report import (
     EstimatorResult,
@@ -45,11 +46,22 @@ UNPAIRED = (
     "in each, or without that the same question or id."
 )
 LOGPROBS = ("logprobs", "end_logprob")
+LIKELIHOODS = ("mean_probability", "least_probability")
+"""What `grace score` writes of the tokens of a field: their geometric mean, and the least."""
+FITTED = "token probabilities, fitted"
 FIELDS = (
     *QUESTION,
     *("group", "source", "familiar", "fields"),
     *("choices", "response", "text", "confidence", "correct", *LOGPROBS),
 )
+
+
+class RatedField(NamedTuple):
+    """A graded field of a structured answer; `likelihoods` are its `LIKELIHOODS`, if known."""
+
+    confidence: float | None
+    correct: bool
+    likelihoods: tuple[float, ...] | None = None
 
 
 class GradedAnswer(NamedTuple):
@@ -59,7 +71,7 @@ class GradedAnswer(NamedTuple):
     Answers that share one of `keys` are to one question, or of one group (see `keys_in`).
     `logprobs` are those of its tokens and, last, of its end; None where the file has none.
     `source` is the kind of its question, `familiar` what `grace score` says of its prompt.
-    `fields` are the confidences and grades of the fields of a structured answer, by name.
+    `fields` are those of a structured answer that are graded and rated, by name.
     """
 
     id: str
@@ -72,7 +84,7 @@ class GradedAnswer(NamedTuple):
     keys: tuple[Hashable, ...] = ()
     source: str = ""
     familiar: float | None = None
-    fields: Mapping[str, tuple[float | None, bool]] = {}
+    fields: Mapping[str, RatedField] = {}
 
 
 class Answers(NamedTuple):
@@ -279,18 +291,63 @@ def _result(name: str, rated: list[GradedAnswer], groups: Iterator[int]) -> Esti
 
 
 def _by_field(whole: EstimatorResult, rated: list[GradedAnswer]) -> Iterator[EstimatorResult]:
-    """Yield the results of each field that is graded and rated, beside c of the whole answers."""
-    named = group_by(
-        ((at, name) for at, row in enumerate(rated) for name in row.fields), lambda one: one[1]
-    )
-    for name, places in sorted(named.items()):
-        rows = [at for at, _ in places]
-        found = [rated[at].fields[name] for at in rows]
-        part = whole.part(f"field {name}", rows)
-        part = dataclasses.replace(part, correct=[right for _, right in found])
-        if len(rows) >= FEWEST_OF_A_PART:
-            yield dataclasses.replace(part, confidence=[c for c, _ in found])
-            yield dataclasses.replace(part, estimator=f"{whole.estimator} (whole answer)")
+    """Yield the results of all fields and of each, beside what else tells of them."""
+    every = [(at, name) for at, row in enumerate(rated) for name in sorted(row.fields)]
+    names, fields = [name for _, name in every], [rated[at].fields[name] for at, name in every]
+    groups = [whole.groups[at] for at, _ in every]
+    found = {
+        whole.estimator: [field.confidence for field in fields],
+        f"{whole.estimator} (whole answer)": [rated[at].confidence for at, _ in every],
+    }
+    of_tokens = _of_tokens(fields, names, groups)
+    found |= {f"{whole.estimator} ({kind})": values for kind, values in of_tokens.items()}
+    for estimator, confidence in found.items():
+        result = dataclasses.replace(
+            whole,
+            estimator=estimator,
+            confidence=confidence,
+            correct=[field.correct for field in fields],
+            ids=[f"{name} {whole.ids[at]}" for at, name in every],
+            groups=groups,
+        )
+        places_of = group_by(range(len(names)), lambda place: f"field {names[place]}")
+        several = {"all fields": [*range(len(names))]} if len(places_of) > 1 else {}
+        for name, places in {**several, **dict(sorted(places_of.items()))}.items():
+            if len(places) >= FEWEST_OF_A_PART:
+                yield result.part(name, places)
+
+
+def _of_tokens(
+    fields: Sequence[RatedField], names: Sequence[str], groups: Sequence[Hashable]
+) -> dict[str, list[float | None]]:
+    """Return what the token probabilities of fields say: as they are, and fitted to the grades.
+
+    The fit rates each field by those of other questions: a logistic regression on both
+    probabilities, with an offset for each name that is not rare, drawn towards none.
+    """
+    import numpy as np
+
+    from grace.probe.logistic import fit_logistic
+    from grace.probe.rows import sigmoid
+
+    known = [at for at, field in enumerate(fields) if field.likelihoods]
+    mean_N, least_N = np.array([fields[at].likelihoods for at in known]).reshape(-1, 2).T
+    found = {"mean token probability": mean_N, "least token probability": least_N}
+    right_N = np.array([float(fields[at].correct) for at in known])
+    groups_N = [groups[at] for at in known]
+    if len({*groups_N}) > 1 and 0 < right_N.sum() < len(known):
+        own = Counter(named := [names[at] for at in known])
+        shown = sorted(name for name in own if own[name] >= FEWEST_OF_A_PART) or [""]
+        offset_NM = np.array(named)[:, None] == np.array(shown)
+        phi_NF = np.column_stack([np.log(np.maximum(mean_N, math.exp(LOWEST))), least_N])
+        made = fit_logistic([offset_NM * 1.0, phi_NF], right_N, groups_N, free=True)
+        found[FITTED] = sigmoid(made.nested)
+    spread: dict[str, list[float | None]] = {}
+    for kind, values_N in found.items() if known else ():
+        spread[kind] = [None] * len(fields)
+        for at, value in zip(known, values_N.tolist(), strict=True):
+            spread[kind][at] = value
+    return spread
 
 
 def _familiarity(value: float | None) -> str:
@@ -307,6 +364,11 @@ def _notes(name: str, answers: Answers) -> Iterator[str]:
         gap = f"{abs(mean - right):.1f}"
         verdict = "" if gap == "0.0" else f": {side} by {gap} points"
         yield f"{name}: {mean:.1f}% sure on average, {right:.1f}% right{verdict}."
+    if any(one.likelihoods for row in answers.rated for one in row.fields.values()):
+        yield (
+            f"{name}: '{FITTED}' is a logistic regression of a field's grade on both of its token "
+            "probabilities and its name, fitted to the fields of other questions of the same file."
+        )
     if answers.ungraded:
         yield f"{name}: {answers.ungraded} responses have no grade and are left out."
 
@@ -356,13 +418,18 @@ def _share(given: Any, name: str, where: str) -> float | None:
 
 def _rated_fields(
     fields: dict[str, Any], grades: dict[str, bool], where: str
-) -> dict[str, tuple[float | None, bool]]:
-    """Return the confidence and the grade of the fields that have both (see `grace score`)."""
+) -> dict[str, RatedField]:
+    """Return the fields that have a confidence and a grade (see `grace score`)."""
     rated = _parsed_json(fields.get("fields"))
     found = {}
     for name in grades.keys() & rated.keys() if isinstance(rated, dict) else ():
-        about = rated[name].get("confidence") if isinstance(rated[name], dict) else rated[name]
-        found[name] = (_share(about, f"the confidence of the field {name!r}", where), grades[name])
+        about = rated[name] if isinstance(rated[name], dict) else {"confidence": rated[name]}
+        c, *likelihoods = (
+            _share(about.get(key), f"the {key.replace('_', ' ')} of the field {name!r}", where)
+            for key in ("confidence", *LIKELIHOODS)
+        )
+        both = tuple(one for one in likelihoods if one is not None)
+        found[name] = RatedField(c, grades[name], both if len(both) == len(LIKELIHOODS) else None)
     return found
 
 

@@ -363,6 +363,8 @@ def test_fields_are_fitted_scored_and_measured(model: Path, tmp_path: Path, cli:
             "size": json.loads(row["response"])["size"],
             "of.tens": json.loads(row["response"])["of"]["tens"],
         }
+        for field in row["fields"].values():
+            assert 0 < field["least_probability"] <= field["mean_probability"] < 1
         c = row["fields"]["of.tens"]["confidence"]
         assert 0 < c < 0.1 and row["confidence"] < 0.1
     of_size = [row["fields"]["size"]["confidence"] for row in rows]

@@ -16,6 +16,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import grace
 import tiny_run
+from grace.measuring import FITTED, LIKELIHOODS, _of_tokens, read_answers
 
 random.seed(0)
 ROWS = [
@@ -209,3 +210,73 @@ def test_sources_and_familiar_prompts_have_rows_of_their_own(tmp_path: Path, cli
     assert found == {"given answers": 110} | {f"given answers: {k}": n for k, n in parts.items()}
     tiny_run.write_lines(file, [row | {"familiar": 7} for row in rows])
     assert "familiar is 7; write a number" in cli("measure", file).err
+
+
+def records(count: int, seed: int, *, says: bool) -> list[dict[str, Any]]:
+    """Records of two fields, one easier; `says`: token probabilities rank, but are too low."""
+    chance, rows = random.Random(seed), []
+    for n in range(count):
+        fields, grades = {}, {}
+        for name, share in (("born", 0.3), ("land", 0.7)):
+            c = min(max(chance.gauss(share, 0.2), 0.0), 1.0)
+            grades[name] = chance.random() < c
+            least = c**3 if says else chance.random()
+            told = {"mean_probability": least**0.5, "least_probability": least}
+            fields[name] = {"value": n, "confidence": c, **told}
+        rows.append({"question": f"{n}?", "confidence": 0.2, "correct": grades, "fields": fields})
+    return rows
+
+
+def test_a_field_is_measured_beside_what_its_tokens_say(tmp_path: Path, cli: Any):
+    rows = records(150, 0, says=True)
+    made = report(cli, write(tmp_path / "a.jsonl", rows))
+    found = {(row["task"], row["estimator"]): row for row in made["rows"]}
+    kinds = ("mean token probability", "least token probability", "token probabilities, fitted")
+    names = ["a", *(f"a ({kind})" for kind in ("whole answer", *kinds))]
+    parts = ["all fields", "field born", "field land"]
+    wanted = {(f"given answers: {part}", name) for part in parts for name in names}
+    assert wanted | {("given answers", "a")} == {*found}
+    both = [(row, field) for row in rows for field in ("born", "land")]
+    for part, own in ((parts[0], both), (parts[1], both[::2]), (parts[2], both[1::2])):
+        right = [row["correct"][field] for row, field in own]
+        brier = {name: found[f"given answers: {part}", name]["brier"] for name in names}
+        for name, key in zip(names, ("confidence", "", *LIKELIHOODS), strict=False):
+            c = [row["fields"][field][key] if key else 0.2 for row, field in own]
+            assert brier[name] == pytest.approx(brier_score_loss(right, c), abs=1e-5)
+        mine, *_, least, fitted = (brier[name] for name in names)
+        assert mine - 0.01 < fitted < least - 0.05, part  # what is too low is mended by a fit
+    assert any("is a logistic regression" in note for note in made["notes"])
+
+
+def test_token_probabilities_are_fitted_to_the_fields_of_other_questions():
+    """If they say nothing, a fit to the very grades it is judged by would still gain by them."""
+    losses = []
+    for seed in range(12):
+        rated = read_answers(records(60, seed, says=False)).rated
+        every = [(n, name, row.fields[name]) for n, row in enumerate(rated) for name in row.fields]
+        groups, names, fields = zip(*every, strict=True)
+        right_N = numpy.array([one.correct for one in fields])
+        fitted_N = numpy.array(_of_tokens(fields, names, groups)[FITTED])
+        share_N = [right_N[[other == name for other in names]].mean() for name in names]
+        losses.append(((fitted_N - right_N) ** 2).mean() - ((share_N - right_N) ** 2).mean())
+    assert 0 < numpy.mean(losses) < 0.02, losses  # nor does it lose by what it does not know
+
+
+def test_fields_without_token_probabilities_or_with_one_grade(tmp_path: Path, cli: Any):
+    rows = records(30, 0, says=True)
+    for row in rows:
+        row["fields"] = {name: one["confidence"] for name, one in row["fields"].items()}
+    made = report(cli, write(tmp_path / "a.jsonl", rows))
+    assert {row["estimator"] for row in made["rows"]} == {"a", "a (whole answer)"}
+    assert not any("logistic" in note for note in made["notes"])
+    right = [
+        row | {"correct": dict.fromkeys(row["correct"], True)} for row in records(30, 0, says=True)
+    ]
+    made = report(cli, write(tmp_path / "b.jsonl", [*rows, *right]))
+    tokens = [row for row in made["rows"] if row["estimator"] == "b (mean token probability)"]
+    assert [row["missing"] for row in tokens] == [60, 30, 30]
+    assert not any("fitted" in row["estimator"] for row in made["rows"])
+    rows[0]["fields"]["born"] = {"confidence": 0.5, "least_probability": 2}
+    result = cli("measure", write(tmp_path / "c.jsonl", rows))
+    assert (result.code, result.out) == (2, "")
+    assert "least probability of the field 'born' is 2; write a number from 0 to 1" in result.err

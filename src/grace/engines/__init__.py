@@ -95,11 +95,15 @@ class Known(NamedTuple):
 
 
 class Rating(NamedTuple):
-    """c of a given response, how familiar its prompt is (None: not known), and its fields."""
+    """c of a given response, how familiar its prompt is (None: not known), and its fields.
+
+    `likelihoods` are the geometric mean and the least of the token probabilities of each field.
+    """
 
     confidence: float | None
     familiar: float | None
     fields: Mapping[str, FieldValue]
+    likelihoods: Mapping[str, tuple[float, float]] = {}
 
 
 class SampleStream(Protocol):

@@ -6,6 +6,7 @@ comes before them, and it ends at the token after them (the closing quote, a com
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,7 +16,7 @@ from grace.answers.fields import fields_in
 from grace.chat.detokenizer import pieces
 from grace.engines import Ids, Rating
 from grace.engines.reading import Reader, Scored
-from grace.evidence import Evidence, Reading, confidence
+from grace.evidence import Evidence, Reading, confidence, features
 from grace.records import FieldValue
 
 
@@ -58,7 +59,12 @@ def end_of(place: Span, logprobs: Sequence[float]) -> float:
 def rated(scored: Scored, ids: Ids, reader: Reader, tokenizer: Any) -> Rating:
     """Return what is known of a given response."""
     fields = rate_fields(tokenizer, ids, scored.logprobs, scored.readings, reader.evidence)
-    return Rating(reader.confidence(scored), reader.familiar(scored.readings), fields)
+    likelihoods = {}
+    for name, place in field_places(tokenizer, ids).items() if fields else ():
+        mean, least, *_ = features(scored.logprobs[place.start : place.end], 0.0)
+        likelihoods[name] = (math.exp(mean), math.exp(least))
+    c, familiar = reader.confidence(scored), reader.familiar(scored.readings)
+    return Rating(c, familiar, fields, likelihoods)
 
 
 def rate_fields(

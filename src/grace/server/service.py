@@ -130,7 +130,7 @@ class Service:
         self.counters.count_tokens(finished)
         data = []
         for index, (found, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
-            confidence, familiar, fields = found
+            confidence, familiar, fields, _ = found
             self.counters.count_answer(confidence, familiar)
             own = body.input[index].question is not None
             calibrated = self.model.asks_as_trained if own else self.model.is_trained_on(prompt)

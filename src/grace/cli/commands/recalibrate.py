@@ -137,7 +137,7 @@ def _fit_fields(
     graded = [
         (c, right, group)
         for row, group in zip(rated, groups, strict=True)
-        for c, right in row.fields.values()
+        for c, right, _ in row.fields.values()
         if c is not None
     ]
     if len({group for *_, group in graded}) < MIN_QUESTIONS:

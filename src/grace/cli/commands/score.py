@@ -16,12 +16,14 @@ import typer
 from grace.cli.options import Base, Device, Dtype, ModelPath, check_traces, examples
 from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
+from grace.measuring import LIKELIHOODS
 from grace.progress import progress
 from grace.records import EMPTY
 from grace.store import writing
 from grace.store.inputs import Bad, read_rows
 
 if TYPE_CHECKING:
+    from grace.engines import Rating
     from grace.model import Model
 
 
@@ -135,10 +137,10 @@ def _rate(
             ]
         else:
             ratings = [
-                _rating(c)
-                | ({} if familiar is None else {"familiar": familiar})
-                | ({"fields": fields} if fields else {})
-                for c, familiar, fields in model.ratings(prompts, responses)
+                _rating(one.confidence)
+                | ({} if one.familiar is None else {"familiar": one.familiar})
+                | ({"fields": _fields(one)} if one.fields else {})
+                for one in model.ratings(prompts, responses)
             ]
     except GraceError as error:
         if len(batch) > 1:  # find the row
@@ -156,6 +158,12 @@ def _rate(
 def _rating(confidence: float | None) -> dict[str, Any]:
     """Return what is added to a row."""
     return {"confidence": confidence, **({"no_confidence": EMPTY} if confidence is None else {})}
+
+
+def _fields(rated: Rating) -> dict[str, Any]:
+    """Return the fields with what their tokens say, to which `grace measure` compares c."""
+    pairs = {name: zip(LIKELIHOODS, rated.likelihoods[name], strict=True) for name in rated.fields}
+    return {name: {**rated.fields[name], **dict(pairs[name])} for name in rated.fields}
 
 
 def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRow]]:
