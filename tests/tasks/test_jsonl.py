@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ import pytest
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
 from grace.records import Question
-from grace.tasks import load_task
+from grace.tasks import load_task, values
 from grace.tasks.prompts import draw_training
 
 SPLITS = ("train", "validation", "test")
@@ -330,3 +331,41 @@ def test_without_a_letter_or_an_option_there_is_no_vote(kind: str) -> None:
     assert task.answer("I don't know", ["4", "7"]) is None
     assert task.answer("Explanation: let us think...", ["4", "7"]) is None
     assert task.answer("Explanation: ...\nAnswer: B", ["4", "7"]) == "B"
+
+
+def test_settings_that_conversations_do_not_use_are_named(tmp_path: Path, caplog: Any) -> None:
+    chats = [{"messages": [{"role": "user", "content": f"Is {n} odd?"}]} for n in range(9)]
+    rows = [chat | {"answers": [f"thing {n}"]} for n, chat in enumerate(chats)]
+    file = write(tmp_path / "own.jsonl", rows)
+    unused = dataclasses.replace(
+        settings(file), system="Be brief.", template="{question}!", shots=1
+    )
+    for data, said in [(settings(file), False), (unused, True)]:
+        read(data)
+        named = "conversations stand as they are, without data.system and data.template and data.s"
+        assert (named in caplog.text) is said
+    plain = write(tmp_path / "plain.jsonl", map(open_row, range(9)))
+    caplog.clear()
+    read(dataclasses.replace(unused, file=plain))
+    assert "conversations" not in caplog.text
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_row_is_parsed_once_for_a_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    from grace.tasks import jsonl
+
+    seen: list[str] = []
+
+    def parse(row: Any, data: DataSettings) -> Question:
+        seen.append(row.where)
+        return values.parse(row, data)
+
+    monkeypatch.setattr(jsonl, "parse", parse)
+    rows = [open_row(n) | ({"split": SPLITS[n % 3]} if named else {}) for n in range(9)]
+    data = settings(write(tmp_path / "own.jsonl", rows))
+    for split in SPLITS:
+        seen.clear()
+        assert load_task("jsonl").questions(split, data, 0)
+        assert len(seen) == len({*seen}) == 9

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from grace.config import DataSettings
-from grace.errors import ConfigError, DataError
+from grace.errors import ConfigError, DataError, UserInputError
 from grace.records import Question
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, draw_training
@@ -133,6 +133,17 @@ def test_a_template_of_ones_own_writes_out_one_question(tokenizer) -> None:
     ]
     with pytest.raises(ConfigError, match=r"data\.template is 'Q:'; put \{question\}"):
         DataSettings(template="Q:")
+
+
+@pytest.mark.parametrize("task", ["jsonl", "arc_challenge"])
+@pytest.mark.parametrize("prompt", ["text", "paper"])
+def test_a_template_that_would_hide_the_choices_is_refused(task, prompt) -> None:
+    data = DataSettings(prompt=prompt, template="{question} Explain.")
+    with pytest.raises(UserInputError, match=r"choices would not be shown; put \{options\} where"):
+        conversation(load_task(task), CHOICE, data)
+    shown = DataSettings(prompt=prompt, template="{question} Explain.\n{options}")
+    (turn,) = conversation(load_task(task), CHOICE, shown)
+    assert turn["content"] == "Which is a prime? Explain.\nA. 4\nB. 7\nC. 9"
 
 
 def test_examples_are_never_trained_on_and_do_not_depend_on_how_many_are(tmp_path) -> None:

@@ -10,9 +10,8 @@ otherwise.
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -29,6 +28,8 @@ from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
 from grace.tasks.rows import Pools, Row, folder_pools, named_pools, note
 from grace.tasks.values import parse, question_rows, row_id
+
+Once = Callable[[Row], Question]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +48,24 @@ class Jsonl:
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:
         """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
         source = _source(data)
-        rows = _rows(source, data, seed)
+        questions: dict[int, Question] = {}  # by row, all of which `rows` keeps
+
+        def once(row: Row) -> Question:
+            if id(row) not in questions:
+                questions[id(row)] = parse(row, data)
+            return questions[id(row)]
+
+        rows = _rows(source, data, seed, once)
         for needed in ("train", "test"):
             if not rows[needed]:
                 raise DataError(f"{source} has no {needed} questions; add some")
+        _note_conversations(source, questions.values(), data)
         pools = Pools(
             train=lambda: rows["train"],
             validation=(lambda: rows["validation"]) if rows["validation"] else None,
             test=lambda: rows["test"],
         )
-        return draw(source, pools, functools.partial(parse, data=data), split, data, seed)
+        return draw(source, pools, once, split, data, seed)
 
     def places(self, data: DataSettings) -> dict[str, str]:
         """Return the file and line of every question by its id."""
@@ -88,12 +97,26 @@ def _source(data: DataSettings) -> str:
     return source if is_hub(source) else os.path.expanduser(source)
 
 
-def _rows(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
+def _note_conversations(source: str, questions: Iterable[Question], data: DataSettings) -> None:
+    """Say which settings of the prompt are not used, since conversations stand as they are."""
+    unused = [f"data.{name}" for name in ("system", "template", "shots") if _is_set(data, name)]
+    if unused and any(question.messages for question in questions):
+        note(
+            f"{source}: conversations stand as they are, without {' and '.join(unused)}; write "
+            "what the model is to see into their messages"
+        )
+
+
+def _is_set(data: DataSettings, name: str) -> bool:
+    return getattr(data, name) > 0 if name == "shots" else bool(getattr(data, name))
+
+
+def _rows(source: str, data: DataSettings, seed: int, once: Once) -> dict[str, list[Row]]:
     """Return the rows of each split: as named in the source, else divided by the seed."""
     splits = _named_splits(source, data)
     if splits:
         _check_ids(row for rows in splits.values() for row in rows)
-        found = {name: _answered(source, rows, data, name) for name, rows in splits.items()}
+        found = {name: _answered(source, rows, once, name) for name, rows in splits.items()}
         if not found["test"]:  # the Hub's data sets often hide the answers of the test split
             found["test"], found["validation"] = found["validation"], []
         return found
@@ -103,18 +126,18 @@ def _rows(source: str, data: DataSettings, seed: int) -> dict[str, list[Row]]:
             f'{source} is empty; write one {{"question": ..., "answers": [...]}} per line'
         )
     _check_ids(rows)
-    rows = _answered(source, rows, data)
+    rows = _answered(source, rows, once)
     if any("split" in row.fields for row in rows):
         return _by_field(rows)
-    return _divided(source, rows, data, seed)
+    return _divided(source, rows, data, seed, once)
 
 
-def _answered(source: str, rows: list[Row], data: DataSettings, split: str = "") -> list[Row]:
+def _answered(source: str, rows: list[Row], once: Once, split: str = "") -> list[Row]:
     """Return the rows with an answer, and say how many have none."""
     kept, first = [], None
     for row in rows:
         try:
-            parse(row, data)
+            once(row)
             kept.append(row)
         except Unanswered as error:
             first = first or error
@@ -176,12 +199,12 @@ def _by_field(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def _divided(
-    source: str, rows: Sequence[Row], data: DataSettings, seed: int
+    source: str, rows: Sequence[Row], data: DataSettings, seed: int, once: Once
 ) -> dict[str, list[Row]]:
     """Divide the rows with different questions by the seed."""
     different: dict[tuple[str, ...], tuple[Question, Row]] = {}
     for row in rows:
-        question = parse(row, data)
+        question = once(row)
         different.setdefault(identity(question), (question, row))
     size = sizes(len(different), data)
     _check_size(source, len(different), size)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace.answers import lettered
 from grace.config import DataSettings
-from grace.errors import DataError, ModelError
+from grace.errors import DataError, ModelError, UserInputError
 from grace.records import Message, Question, from_json
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def ask(question: Question, data: DataSettings) -> list[Message]:
     options = lettered(question.choices)
     if data.prompt == "text" or data.template:
         template = data.template or (CHOICE_TEXT if options else OPEN_TEXT)
+        if options and "{options}" not in template:
+            raise UserInputError(
+                f"data.template is {template!r}, so the choices would not be shown; put "
+                "{options} where they go, or write them into the question"
+            )
         parts = {"question": question.text, "options": "\n".join(options)}
         text = PLACES.sub(lambda place: parts[place[1]], template)
         return _turns(data.system, text, "text" if data.prompt == "text" else "user")
