@@ -138,6 +138,20 @@ def test_the_page_says_that_a_bigger_model_has_answered_and_what_this_one_said()
     ]
 
 
+@in_node
+def test_a_forwarded_answer_is_neither_accepted_nor_abstained_in_the_session() -> None:
+    replies = [({"other": "large has answered."}, False), ({"other": ""}, True), ({}, False)]
+    script = f"""
+        const all = {json.dumps(replies)}.map(([reply, accepted]) => page.outcome(reply, accepted));
+        console.log(JSON.stringify([all, page.sessionText(all), page.sessionText(all.slice(1))]));
+    """
+    assert in_module("fallback.js", script) == [
+        ["forwarded", "accepted", "abstained"],
+        "This session: 1 accepted, 1 abstained, 1 forwarded.",
+        "This session: 1 accepted, 1 abstained.",
+    ]
+
+
 def test_three_questions_of_the_test_set_can_be_tried(live: Live, finished: Path) -> None:
     (card,) = live.client().models.list().data
     asked = RunDir(finished / "run").split("test").questions.read()[:3]

@@ -1,7 +1,8 @@
 r"""Find where in a response its answer is given.
 
 The order is: the last `\boxed{}`, a label (`Answer:`, `Guess:`, `Final answer:`, in other
-languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line.
+languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line. Where no
+option is found so, one that the sentences of an explanation call the answer is (`explained`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _STATED = re.compile(
     re.I,
 )
 _CONCLUDED = re.compile(
-    r"(?:(?:^|[.!?:]\s)\W*(?:so|overall|in\s+(?:conclusion|summary)|to\s+(?:conclude|summarize)"
+    r"(?:(?:^|[.!?:]\s)\W{0,9}(?:so|overall|in\s+(?:conclusion|summary)|to\s+(?:conclude|summarize)"
     r"|(?:based\s+on|given)\s+(?:this|these|that|those|the)\b[^,.\n]*)"
     r"|\b(?:therefore|thus|hence|consequently|accordingly))\b\s*[,:]?\s+"
     r"(?!(?:is|are|was|were|do|does|did|far|that|much|many)\b)",

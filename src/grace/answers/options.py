@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from grace.answers import yes_no
+from grace.answers.explained import DENIED, chosen
 from grace.answers.finding import concluded, lines, marked, plain, spoken
 from grace.answers.numbers import typed
 from grace.answers.text import canonical
@@ -32,7 +33,7 @@ _GOES_ON = re.compile(  # after the letter A, where an article is followed by a 
 )
 _REFUSED = re.compile(
     r"\s+(?:is|was|are|can|must|would|seems)\s+(?:\w+\s+)?"
-    r"(?:not|wrong|incorrect|false|untrue|unlikely|impossible|out|eliminated|excluded)\b",
+    r"(?:not|wrong|incorrect|false|untrue|unlikely|impossible|out|eliminated|excluded|least)\b",
     re.I,
 )
 _NUMBERED = re.compile(
@@ -45,7 +46,6 @@ _ORDINAL = re.compile(
     re.I,
 )
 _IN_PARENTHESES = re.compile(r"\(([A-J])\)")
-_DENIED = re.compile(r"\b(?:not|never|no|none|nor|neither|except)\b|n['\u2019]t\b", re.I)
 
 _CONTRAST = re.compile(
     r"(?:,\s*(?:and\s+|but\s+)?not|,?\s*\b(?:rather\s+than|instead\s+of))\s+([^,;.]+)", re.I
@@ -67,7 +67,8 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
         return None  # a list of the options
     letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
-    return _offered(letter or named(concluded(said), choices), choices)
+    letter = letter or named(concluded(said), choices)
+    return _offered(letter or chosen(said, dict(zip(LETTERS, choices, strict=False))), choices)
 
 
 def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
@@ -120,7 +121,7 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
     in_parentheses = set(_IN_PARENTHESES.findall(part))
     if len(in_parentheses) == 1:
         return str(in_parentheses.pop())
-    return _contained(said, forms) if not _DENIED.search(part) else None
+    return _contained(said, forms) if not DENIED.search(part) else None
 
 
 def _alone(line: str, choices: Sequence[str]) -> str | None:
@@ -136,7 +137,7 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
         letter = match[1] or match[2].upper()
         refused = _REFUSED.match(rest, match.end())
         return letter if closed and not refused and contained in (None, letter) else None
-    if _DENIED.search(line) or _NUMBERED.match(line):
+    if DENIED.search(line) or _NUMBERED.match(line):
         return None
     result = line.rpartition("=")[2]
     return contained or (named(result, choices, marked=False) if result != line else None)

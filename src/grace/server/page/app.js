@@ -1,7 +1,7 @@
 // Asks the server of this page, and shows its replies. Text of a model is never set as markup.
 
 import { draw } from "/page/diagram.js";
-import { otherText } from "/page/fallback.js";
+import { otherText, outcome, sessionText } from "/page/fallback.js";
 import { covers, deciding, isAt, promiseText } from "/page/promise.js";
 import { showTrace } from "/page/trace.js";
 
@@ -9,6 +9,7 @@ const $ = (id) => document.getElementById(id);
 const state = {
   model: null, key: "", replies: [], current: null, running: null, moveThresholdLine: () => {},
 };
+const SIGNS = { accepted: "✓", abstained: "✗", forwarded: "→" };
 const percent = (value) => value === null ? "none" : `${(value * 100).toFixed(1)}%`;
 const formatted = (confidence) => confidence === null ? "none" : confidence.toFixed(2);
 const budget = () => Number($("budget").value);
@@ -119,19 +120,15 @@ function showOutlook() {
 }
 
 function showSession() {
-  const numAccepted = state.replies.filter((row) => isAccepted(row.confidence)).length;
+  const outcomes = state.replies.map((row) => outcome(row, isAccepted(row.confidence)));
   $("session").hidden = !state.replies.length;
-  if (state.replies.length) {
-    $("session-counts").textContent = `This session: ${numAccepted} accepted, `
-      + `${state.replies.length - numAccepted} abstained.`;
-  }
-  $("session").tBodies[0].replaceChildren(...state.replies.map((row) => {
+  $("session-counts").textContent = sessionText(outcomes);
+  $("session").tBodies[0].replaceChildren(...state.replies.map((row, number) => {
     const line = element("tr");
-    const accepted = isAccepted(row.confidence);
     line.append(
       element("td", "", row.question), element("td", "", row.text || "no answer"),
       element("td", "number", formatted(row.confidence)),
-      element("td", accepted ? "accepted" : "abstained", accepted ? "✓ accepted" : "✗ abstained"),
+      element("td", outcomes[number], `${SIGNS[outcomes[number]]} ${outcomes[number]}`),
     );
     return line;
   }));
