@@ -21,7 +21,7 @@ import zipfile
 from pathlib import Path
 
 from grace.cli import main as grace
-from grace.engines.gguf import cache_folder
+from grace.engines.unpacked import cache_folder
 from grace.errors import GraceError, ModelError
 from grace.pipeline import load_run_settings
 from grace.pipeline.study import resolve_study

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import subprocess
@@ -19,16 +20,22 @@ from safetensors.torch import load_file
 
 import tiny_gguf
 import tiny_models
-from grace.config import DataSettings, ModelSettings, RunSettings
+from grace.config import DataSettings, GraceSettings, ModelSettings, RunSettings
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.gguf.header import read_header
+from grace.engines.kinds import load_engine
+from grace.engines.local import loading
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
+from grace.pipeline.asking import needed_length
 from grace.pipeline.context import Engines
+from grace.pipeline.stages.depth import check_layer
 from grace.pipeline.stages.sample import check_model
+from grace.records import Question
 from grace.store import RunDir
 
+CHOICE = Question("q", "jsonl", "Which?", ("A",), ("one", "two"))
 TEXT = "Who wrote 1945 books in ½ a year?"
 
 
@@ -207,12 +214,47 @@ def test_for_bfloat16_no_float32_weights_are_written_and_the_model_is_the_same(
     half = Engines(RunDir(tmp_path), run).backbone.model
     (weights,) = cache.rglob("*.safetensors")
     assert {one.dtype for one in load_file(weights).values()} == {torch.bfloat16}
-    whole = resolve_model(str(file))
+    whole = resolve_model(str(file), "float32")
     assert {one.dtype for one in load_file(f"{whole}/{weights.name}").values()} == {torch.float32}
     rounded = TransformersEngine.load(whole, dtype="bfloat16").model
     for one, other in zip(half.parameters(), rounded.parameters(), strict=True):
         assert torch.equal(one, other)
     assert resolve_model(str(file), "bfloat16") == whole, "one directory is enough"
+
+
+@pytest.mark.parametrize(
+    ("device", "has_gpu", "half"),
+    [("auto", True, True), ("cuda:1", True, True), ("cpu", True, False), ("auto", False, False)],
+)
+def test_auto_is_bfloat16_for_a_file_on_a_gpu_wherever_it_is_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: Path,
+    device: str,
+    *,
+    has_gpu: bool,
+    half: bool,
+) -> None:
+    file, _, _ = write(tmp_path)
+    kind = torch.bfloat16 if half else torch.float32
+    run = RunSettings(
+        data=DataSettings(task="pocket_sums"), model=ModelSettings(path=str(file), device=device)
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+        check_model(run)
+        needed_length(None, [CHOICE], run.model)
+        check_layer(dataclasses.replace(run, grace=GraceSettings(layer=1)))
+        (weights,) = cache.rglob("*.safetensors")
+        opened: list[Any] = []
+        patch.setattr(TransformersEngine, "open", lambda opening: opened.append(opening))
+        load_engine("transformers", file, device=device)
+    assert {one.dtype for one in load_file(weights).values()} == {kind}
+    assert opened[0].path == str(weights.parent) == resolve_model(str(file))
+    where = torch.device("cuda" if half else "cpu")
+    for path in (weights.parent, resolve_model(str(file), "float32")):
+        assert loading._pick_dtype("auto", where, path) == kind
+    assert loading._pick_dtype("auto", torch.device("cuda"), tmp_path) == "auto"
 
 
 def test_another_file_of_the_same_name_is_another_model(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def chosen(said: str, choices: Mapping[str, str]) -> str | None:
             or _OPEN_ENDED.search(sentence)
         ):
             continue
-        ends = _ENDS.search(sentence) and (mark := _CONCLUDES.search(sentence))
-        concludes = ends and (number == len(sentences) or "conclu" in mark[0].lower())
+        mark = _CONCLUDES.search(sentence) if _ENDS.search(sentence) else None
+        concludes = mark and (number == len(sentences) or "conclu" in mark[0].lower())
         if concludes or any(pattern.search(sentence) for pattern in _CHOSEN):
             found |= mentions
     return found.pop() if len(found) == 1 else None

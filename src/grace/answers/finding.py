@@ -1,8 +1,8 @@
 r"""Find where in a response its answer is given.
 
 The order is: the last `\boxed{}`, a label (`Answer:`, `Guess:`, `Final answer:`, in other
-languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line. Where no
-option is found so, one that the sentences of an explanation call the answer is (`explained`).
+languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line. An
+option that is found in none of these may be what an explanation calls the answer (`explained`).
 """
 
 from __future__ import annotations

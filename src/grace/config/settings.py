@@ -18,7 +18,7 @@ class ModelSettings:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
         "auto",
         "number format of the weights: float32, bfloat16, float16; auto: that of the checkpoint on "
-        "a GPU, float32 on a CPU",
+        "a GPU (bfloat16 for a GGUF file), float32 on a CPU",
     )
     device: str = setting("auto", "where the model runs: auto, cpu, cuda or cuda:N")
     trust_remote_code: bool = setting(False, "run Python code that comes with the model")

@@ -32,7 +32,7 @@ def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
             f"-ctk f32 -ctv f32, with `grace proxy {path} --upstream URL` in front; or export with "
             "--format merged"
         )
-    path = resolve_model(str(path), named.get("dtype", "auto"))
+    path = resolve_model(str(path), named.get("dtype", "auto"), named.get("device", "auto"))
     return engine.open(Opening(path=path, **named, options=settings))
 
 

@@ -13,7 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from grace.engines.gguf import cache_folder, digest_of, gguf_file, resolve_model
+from grace.engines.gguf import digest_of, gguf_file, without_weights
+from grace.engines.unpacked import cache_folder
 from grace.progress import say
 from grace.store import CARD, read_card, replace_directory, write_json
 from grace.store.files import writing
@@ -65,7 +66,8 @@ def _complete(head: Path, record: dict[str, Any], place: Path) -> None:
     from grace.cnf import name_readout
     from grace.engines.local.loading import load_tokenizer
 
-    tokenizer, _ = name_readout(load_tokenizer(resolve_model(record["base_model"])), "linear")
+    with without_weights(record["base_model"]) as weightless:
+        tokenizer, _ = name_readout(load_tokenizer(weightless), "linear")
 
     def fill(partial: Path) -> None:
         shutil.copytree(head, partial, dirs_exist_ok=True)

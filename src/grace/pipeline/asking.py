@@ -43,7 +43,7 @@ def needed_length(tokenizer: Any, questions: Sequence[Question], model: ModelSet
     """Return the most tokens of a context that answers may take; no weights are loaded."""
     from grace.engines.local.loading import read_limit
 
-    path = resolve_model(model.path, model.dtype)
+    path = resolve_model(model.path, model.dtype, model.device)
     limit = read_limit(path, trust_remote_code=model.trust_remote_code)
     return at_most_half(longest_answer(tokenizer, questions, thinking=model.thinking), limit)
 

@@ -143,7 +143,7 @@ class Engines:
     def _weights(self) -> str:
         """The directory of the backbone."""
         model = self._settings.model
-        return resolve_model(model.path, model.dtype)
+        return resolve_model(model.path, model.dtype, model.device)
 
     @property
     def _loading(self) -> dict[str, Any]:

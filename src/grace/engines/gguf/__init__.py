@@ -5,8 +5,8 @@ sees GGUF. The directory is named after the digest of the file and the versions 
 
     ~/.cache/grace/gguf/<digest>-1-transformers-5.23.0-gguf-0.19.0/<name of the file>/
 
-A model that is to compute in bfloat16 is written as such to `bfloat16/<name of the file>/` there,
-unless there is a float32 directory.
+A model that is to compute in bfloat16, as on a GPU it does by default, is written as such to
+`bfloat16/<name of the file>/` there, unless there is a float32 directory.
 
 A process that holds a lock fills a partial directory, and renames it when it is complete. If that
 process is killed, the next one removes the partial directory.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,24 +25,38 @@ from pathlib import Path
 
 from grace.config import is_missing
 from grace.engines.gguf.header import read_header
+from grace.engines.unpacked import cache_folder
 from grace.errors import MissingError, ModelError, first_line
 from grace.store import CARD, digest, replace_directory
 from grace.store.files import writing
 
 SUFFIX = ".gguf"
 HALF = "bfloat16"
+ANY = "any"  # the number format of the directory that is there, else float32
 OURS = 1  # version of `unpacking`; raise it when the same file gives another directory
 POCKET = Path(__file__).parents[2] / "pocket" / "model"
 
 
-def resolve_model(path: str, dtype: str = "auto") -> str:
+def resolve_model(path: str, dtype: str = ANY, device: str = "auto") -> str:
     """Return the directory of a model to load as `dtype`; a GGUF file is unpacked into one."""
     if path == "pocket":
         return str(POCKET)
     file = gguf_file(Path(path))
     if file is None and not Path(path).exists() and not is_missing(path):
         _check_hub(path)
+    if file is not None and dtype == "auto":
+        dtype = HALF if _on_gpu(device) else "float32"
     return path if file is None else str(_unpacked(file, dtype))
+
+
+def _on_gpu(device: str) -> bool:
+    if device != "auto":
+        return device.startswith("cuda")
+    with contextlib.suppress(ImportError):
+        import torch
+
+        return torch.cuda.is_available()
+    return False
 
 
 @contextlib.contextmanager
@@ -97,8 +110,9 @@ def _unpacked(file: Path, dtype: str) -> Path:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}") from None
     kind, inside = (HALF, Path(HALF, file.stem)) if dtype == HALF else ("float32", Path(file.stem))
     # gguf may have been uninstalled since it unpacked the file
+    places = [Path(file.stem), *([Path(HALF, file.stem)] if dtype in (HALF, ANY) else [])]
     for folder in sorted(cache_folder().glob(f"{name}{_version('gguf') or '*'}")):
-        for place in (folder / file.stem, folder / inside):
+        for place in (folder / place for place in places):
             if place.is_dir():
                 return place
     if not _version("gguf"):
@@ -130,12 +144,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
-
-
-def cache_folder() -> Path:
-    """Return the cache folder for models of GGUF files, in `XDG_CACHE_HOME` or ~/.cache."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # to be ignored if relative, says XDG
-    return (named if named.is_absolute() else Path.home() / ".cache") / "grace" / "gguf"
 
 
 @contextlib.contextmanager

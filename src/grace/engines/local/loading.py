@@ -24,6 +24,7 @@ from grace.engines.local.forward import cache_argument
 from grace.engines.local.layers import LayerRows, PromptEnds
 from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in, named_ends
+from grace.engines.unpacked import is_unpacked
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.progress import say
@@ -68,7 +69,7 @@ def load(
     """Load a causal language model, and an adapter: merged in float32, else beside the weights."""
     trust_remote_code = trust_remote_code or plugins.trusts(path)
     where = pick_device(device)
-    kind = _pick_dtype(dtype, where)
+    kind = _pick_dtype(dtype, where, path)
     _check_directory(path)
     named_ends(Path(path))  # transformers takes a torn generation_config.json for a missing one
     tokenizer = load_tokenizer(
@@ -236,9 +237,11 @@ def faster(model: Any, dtype: str) -> str:
     return ""
 
 
-def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
+def _pick_dtype(dtype: str, device: torch.device, path: str | Path) -> torch.dtype | str:
     if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if is_unpacked(path) else "auto"
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     return DTYPES[dtype]

@@ -37,7 +37,9 @@ def check_layer(settings: RunSettings) -> None:
     layer, model = settings.grace.layer, settings.model
     code = model.trust_remote_code or plugins.trusts(model.path)
     if layer > 0 and settings.method == "grace":
-        config = read_config(resolve_model(model.path, model.dtype), trust_remote_code=code)
+        config = read_config(
+            resolve_model(model.path, model.dtype, model.device), trust_remote_code=code
+        )
         mlp_output(skeleton(config, trust_remote_code=code), layer)
 
 

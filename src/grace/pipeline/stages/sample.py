@@ -49,7 +49,7 @@ def check_model(settings: RunSettings) -> None:
     from grace.engines.local.loading import load_tokenizer, read_config
 
     model, code = settings.model, settings.model.trust_remote_code
-    path = resolve_model(model.path, model.dtype)
+    path = resolve_model(model.path, model.dtype, model.device)
     load_tokenizer(path, trust_remote_code=code, date=model.date)
     read_config(path, trust_remote_code=code)
 
