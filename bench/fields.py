@@ -9,8 +9,9 @@ records a file, so that the command resumes.
 A seed fits to two thirds of the subjects and rates the fields of the others. A state is reduced to
 its 256 main directions among the rows of the fit, as in `bench/travel.py`. The baselines are c of
 the whole record; the field's own token probability (the geometric mean, and the least), as it is,
-by Platt scaling, and by Platt scaling with an offset for each field; and a logistic regression on
-all seven numbers of the field's log-probabilities, with these offsets. Intervals are 95 % by 1,000
+by Platt scaling, and by Platt scaling with an offset for each field (of a ridge regression, as in
+`grace measure`); and a logistic regression on all seven numbers of the field's log-probabilities,
+with these offsets. Intervals are 95 % by 1,000
 resamples of the subjects, of the difference from c of the field.
 
     python bench/fields.py MODEL DATA OUT --records 2000 --seeds 3
@@ -253,25 +254,26 @@ def rate(rows: dict[str, Any], seed: int) -> dict[str, Any]:
     of_whole = {rows["subjects"][row]: c_of(row, evidence) for row in whole}
     found = {"c of the field": [c_of(row, evidence.of_field(rows["names"][row])) for row in test]}
     found["c of the whole record"] = [of_whole[subject] for subject in rows["subjects"][test]]
-    offset_N1 = np.array([columns.offset(name) for name in rows["names"]])[:, None]
-    fitted = fit_N & is_field_N
+    named = np.unique(rows["names"][is_field_N])
+    offset_NM = (rows["names"][:, None] == named).astype(float)
+    none_N1, fitted = np.zeros((len(fit_N), 1)), fit_N & is_field_N
     for label, kept in (("mean", [0]), ("least", [4]), ("all seven numbers", [*range(7)])):
         value_NF = rows["features"][:, kept]
         if len(kept) == 1:
             raw = value_NF[test, 0]
             found[f"{label} token probability"] = np.exp(raw) if label == "mean" else raw
-            found[f"{label}, Platt"] = _platt(value_NF, rows, fitted, test)
-        with_NF = np.concatenate([value_NF, offset_N1], axis=1)
-        found[f"{label}, Platt and offsets"] = _platt(with_NF, rows, fitted, test)
+            found[f"{label}, Platt"] = _platt([none_N1, value_NF], rows, fitted, test)
+        blocks = [offset_NM, value_NF]
+        found[f"{label}, Platt and offsets"] = _platt(blocks, rows, fitted, test)
     return {"rows": test, "c": {method: np.array(c) for method, c in found.items()}}
 
 
-def _platt(value_NF: Any, rows: dict[str, Any], fitted_N: Any, test: Any) -> np.ndarray:
-    """Return a logistic regression on numbers of a field, fitted to the fields of the fit."""
-    groups = rows["subjects"][fitted_N].tolist()
-    blocks = [np.zeros((fitted_N.sum(), 1)), value_NF[fitted_N]]  # the last one has no penalty
-    made = fit_logistic(blocks, rows["right"][fitted_N], groups, free=True)
-    return sigmoid(value_NF[test] @ made.weights[1] + made.bias)
+def _platt(blocks: list[Any], rows: dict[str, Any], fitted_N: Any, test: Any) -> np.ndarray:
+    """Return a logistic regression fitted to the fields of the fit; the last block is free."""
+    groups, right_N = rows["subjects"][fitted_N].tolist(), rows["right"][fitted_N]
+    made = fit_logistic([block[fitted_N] for block in blocks], right_N, groups, free=True)
+    pairs = zip(blocks, made.weights, strict=True)
+    return sigmoid(sum(block[test] @ weights for block, weights in pairs) + made.bias)
 
 
 def show(rows: dict[str, Any], rated: list[dict[str, Any]]) -> None:
