@@ -12,7 +12,9 @@ from grace.errors import UserInputError
 from grace.records import Vote
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.guarantees import early_stops
-from grace.strategies import EarlyStop, decide
+from grace.scaling.replaying import is_right, outcomes
+from grace.strategies import EarlyStop, FittedVote, decide
+from grace.strategies.tally import VoteTable
 from grace.thresholds import GRID, pick, selective
 
 COARSE = tuple(k / 20 for k in range(21, -1, -1))
@@ -152,3 +154,22 @@ def test_the_default_grid_is_quick_enough_to_try_on_a_thousand_questions():
     answered, right = early_stops(pool_of(1000), 8, "grace")
     assert answered.shape == right.shape == (len(GRID), 1000)
     assert (np.diff(answered.sum(axis=1)) >= 0).all()
+
+
+def test_the_samples_of_a_fitted_vote_are_read_once_for_all_thresholds(monkeypatch):
+    from grace.strategies import vote
+
+    pool, seen = pool_of(40, seed=3), []
+    table = VoteTable(pool.answer_QS[:, :6], pool.confidence("grace")[:, :6])
+    expected = []
+    for tau in COARSE:
+        strategy = FittedVote(threshold=tau)
+        (outcome,) = outcomes(strategy, table, [6])
+        answered_Q = strategy.stops(table) <= 6
+        expected.append((answered_Q, answered_Q & is_right(outcome, pool.correct_QS[:, :6])))
+    tallies = vote.tallies
+    monkeypatch.setattr(vote, "tallies", lambda table: seen.append(table) or tallies(table))
+    found = early_stops(pool, 6, "grace", COARSE, lambda tau: FittedVote(threshold=tau))
+    assert len(seen) == 1
+    assert np.array_equal(np.moveaxis(found, 0, 1), expected)
+    assert 0 < np.sum(found[0]) < found[0].size

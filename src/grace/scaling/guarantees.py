@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.scaling.pool import Pool
-from grace.scaling.replaying import is_right, outcomes
-from grace.strategies import EarlyStop, Strategy
-from grace.strategies.tally import VoteTable
+from grace.scaling.replaying import Outcome, is_right, outcomes
+from grace.strategies import EarlyStop, FittedVote, Strategy
+from grace.strategies.tally import Floats, Indices, VoteTable
 from grace.thresholds import GRID, AccuracyGuarantee, guarantee
 
 Truths = NDArray[np.bool_]
@@ -62,10 +62,20 @@ def early_stops(
     table = VoteTable(pool.answer_QS[:, :budget], pool.confidence(estimator)[:, :budget])
     correct_QT = pool.correct_QS[:, :budget]
     by_threshold = []
+    leading: dict[tuple[float, ...], tuple[Indices, Floats]] = {}
     for tau in grid:
         strategy = rule(tau)
-        (outcome,) = outcomes(strategy, table, [budget])
-        answered_Q = strategy.stops(table) <= budget
+        if isinstance(strategy, FittedVote):  # which answer leads does not depend on the threshold
+            if strategy.weights not in leading:
+                leading[strategy.weights] = strategy.leading(table)
+            chosen_QT, sure_QT = leading[strategy.weights]
+            stop_Q = strategy.stop(chosen_QT, sure_QT)
+            used_Q = np.minimum(stop_Q, budget)
+            outcome = Outcome(chosen_QT[np.arange(len(used_Q)), used_Q - 1], used_Q)
+        else:
+            (outcome,) = outcomes(strategy, table, [budget])
+            stop_Q = strategy.stops(table)
+        answered_Q = stop_Q <= budget
         by_threshold.append((answered_Q, answered_Q & is_right(outcome, correct_QT)))
     answered_GQ, right_GQ = map(np.array, zip(*by_threshold, strict=True))
     return answered_GQ, right_GQ
