@@ -31,8 +31,8 @@ from travel import PLACES, RESAMPLES, WIDTH, reduced
 
 from grace.cnf import HeadShape
 from grace.engines import Features, Sampling
-from grace.engines.fields import end_of, field_places
 from grace.engines.gguf import resolve_model
+from grace.engines.responses import end_of, field_places
 from grace.evidence import Evidence, features
 from grace.grading import load_grader
 from grace.methods.grace.fields import FieldColumns

@@ -26,7 +26,7 @@ from grace.measuring import Both, read_both
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.scaling.pools import draw_pool, read_pool
 from grace.scaling import Pool
-from grace.scaling.guarantees import early_stops
+from grace.scaling.replaying import early_stops
 from grace.thresholds import few_dropped, pick
 from grace.thresholds.cascade import cascade
 

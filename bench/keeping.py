@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.pipeline.environment import hardware
+from grace.pipeline import hardware
 
 
 def add_keep(parser: argparse.ArgumentParser) -> None:

@@ -25,12 +25,12 @@ from grace.calibration import Platt
 from grace.cnf import HeadShape
 from grace.engines import LAST, Features
 from grace.estimators.likelihood import sequence_likelihood
+from grace.estimators.probes import feature_parts
 from grace.evidence import features as likelihoods
 from grace.methods.grace.fit import fit_evidence, fit_readout
 from grace.metrics import ece
 from grace.metrics.resampling import Resamples, difference
 from grace.pipeline.context import Context, open_run
-from grace.probe.features import feature_parts
 from grace.probe.rows import Array, assign_folds
 from grace.records import Response
 from grace.store import read_json

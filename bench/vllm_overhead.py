@@ -80,8 +80,7 @@ def write_model(folder: Path) -> Path:
 def measure(model: Path, pairs: int, rows: int) -> None:
     import vllm
 
-    from grace.engines.vllm import VllmEngine
-    from grace.engines.vllm_loading import start
+    from grace.engines.vllm import VllmEngine, start
     from vllm_models import EVIDENCE, TRACE
 
     llm, _ = start(

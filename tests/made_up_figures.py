@@ -16,8 +16,7 @@ from typing import Any
 
 import grace.report.figures
 from grace.report import Report, to_json
-from grace.report.figures.answers import TARGETS
-from grace.report.figures.canvas import FORMATS, Figure
+from grace.report.figures import FORMATS, TARGETS, Figure
 
 REAL = grace.report.figures.draw
 SIZE = 100_000  # bytes

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import grace
 from grace import running
-from grace.cli.app import app
+from grace.cli import app
 from grace.errors import ConfigError, DataError, GraceError, RunError
 from grace.report import Report, from_json
 

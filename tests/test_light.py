@@ -183,7 +183,7 @@ def test_a_model_on_a_server_is_asked_from_python(
     folder: Path, model: Model, upstream: Server
 ) -> None:
     code = f"""
-from grace.model.connecting import connect
+from grace.model.loading import connect
 model = connect({upstream.url!r}, "run")
 reply = model.ask({QUESTION!r})
 print(repr((reply.text, reply.confidence)))

@@ -22,8 +22,7 @@ import pytest
 import typer
 
 from grace import running
-from grace.cli import USAGE_ERROR
-from grace.cli.app import app
+from grace.cli import USAGE_ERROR, app
 from grace.cli.options import listed
 from grace.config import override_settings, read_recipe
 from grace.errors import GraceError

@@ -71,7 +71,7 @@ def test_python_shown_compiles_and_its_names_exist(code: str) -> None:
     "code",
     [
         "from grace import Models",
-        "from grace.model.connecting import connects",
+        "from grace.model.loading import connects",
         "grace.loads('runs/qwen')",
         "grace.load('runs/qwen', engines='vllm')",
         "print(reply.sureness)",

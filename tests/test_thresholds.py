@@ -13,11 +13,11 @@ from grace.thresholds import (
     few_dropped,
     guarantee,
     lower_bound,
+    p_value,
     pick,
     selective,
     starts,
 )
-from grace.thresholds.binomial import p_value
 
 DRAWS = 1000
 DELTAS = (0.05, 0.1, 0.2)

@@ -61,11 +61,7 @@ class MissingError(ConfigError):
 
 @contextlib.contextmanager
 def packages_for(what: str) -> Iterator[None]:
-    """Turn the failed import of a package of the extra `local` into a `MissingError`.
-
-    Args:
-        what: the command or plug-in that needs the package, e.g. "grace run".
-    """
+    """Turn the failed import of a package of the extra `local` into a `MissingError`."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -33,7 +33,7 @@ from grace.report.rows import group_by
 from grace.store import RunDir, is_run, is_study
 from grace.store.inputs import Row, located, read_rows
 from grace.tasks.columns import columns_to_read
-from grace.tasks.grouping import asked_key, together
+from grace.tasks.draw import asked_key, together
 from grace.tasks.values import read_options
 
 TASK = "given answers"

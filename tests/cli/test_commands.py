@@ -20,8 +20,8 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli import app
 from grace.cli import demo as demo_module
-from grace.cli.app import app
 from grace.grading import load_grader
 from grace.records import Question
 

@@ -18,7 +18,7 @@ from grace.config import describe
 from grace.engines import Engine
 from grace.errors import ConfigError
 from grace.estimators import Draw, Draws, Estimator, Fitted, Samples
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.plugins import find, load
 from grace.records import Question, Response, response_id
 

@@ -11,7 +11,7 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 from grace.errors import DataError
 from grace.estimators import Samples, actcab
 from grace.estimators.actcab import bin_accuracy, train_probes
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.metrics import brier
 
 RNG = np.random.default_rng(1)

@@ -11,7 +11,7 @@ import pytest
 import tiny_encoder
 from grace.errors import ConfigError
 from grace.estimators import Samples
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched
 from grace.records import Question, Response

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 
 NOTHING = samples([])
 LOGPROBS = (-0.1, -2.0, -0.4, -0.1)  # and the end, -0.3

@@ -10,7 +10,7 @@ import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 from sklearn.linear_model import LogisticRegression
 
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.evidence import features
 from grace.methods.grace.fit import fit_evidence
 

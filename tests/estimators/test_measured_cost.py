@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from made_up_samples import Splits, drawn, response, samples
 
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.pipeline.stages.cost import Meter, MeteredEngine, watched
 
 COUNT = 12

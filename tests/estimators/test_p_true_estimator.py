@@ -15,9 +15,9 @@ from grace.engines import Sampling
 from grace.errors import ModelError
 from grace.estimators import Samples
 from grace.estimators.likelihood import sequence_likelihood
-from grace.estimators.loading import load_estimator
 from grace.estimators.p_true import TEMPLATES, verdict_tokens
 from grace.estimators.prompts import Verdicts
+from grace.estimators.recalibrated import load_estimator
 from grace.records import Question
 from tools.pocket.prompts import TRUE_FALSE_PROMPT
 

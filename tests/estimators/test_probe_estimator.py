@@ -10,9 +10,9 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 
 from grace.errors import DataError
 from grace.estimators import Samples
-from grace.estimators.loading import load_estimator
+from grace.estimators.probes import LIKELIHOOD_FEATURES, likelihood_features
+from grace.estimators.recalibrated import load_estimator
 from grace.metrics import auroc
-from grace.probe.features import LIKELIHOOD_FEATURES, likelihood_features
 
 COUNT = 400
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from made_up_samples import ScriptedEngine, Splits, drawn, response, samples
 from grace.errors import ConfigError
 from grace.estimators import Samples
 from grace.estimators.agreement import cluster
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 
 NOTHING = samples([])
 

@@ -10,7 +10,7 @@ from made_up_samples import Splits, response, samples
 
 from grace.engines import Features
 from grace.estimators import asked_by
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.evidence import sigmoid
 from grace.probe.logistic import fit_logistic
 

@@ -13,8 +13,8 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 from grace.calibration import Platt, log_odds
 from grace.errors import ComputeError, ModelError
 from grace.estimators import Fitted
-from grace.estimators.loading import load_estimator
 from grace.estimators.prompts import MOST, tuned
+from grace.estimators.recalibrated import load_estimator
 
 RNG = np.random.default_rng(0)
 COUNT = 300

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.estimators.verbal import stated_confidence
 
 NOTHING = samples([])

@@ -18,7 +18,7 @@ from made_up_samples import ScriptedEngine, Splits, response, samples
 from grace.calibration import Isotonic, Platt, Temperature
 from grace.estimators import Fitted
 from grace.estimators.actcab import ActCab
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.pipeline.stages.score import FOLDS, cross_fitted
 
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from fake_upstream import MODEL, serving
 from grace.engines import Sampling
 from grace.errors import ModelError
 from grace.evidence import confidence, reading
-from grace.model.connecting import connect
+from grace.model.loading import connect
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from grace.estimators.probes import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
 from grace.methods.paper.targets import (
     balance,
     make_targets,
 )
 from grace.metrics.samples import bin_index
-from grace.probe.features import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
 from made_up_response import said
 
 

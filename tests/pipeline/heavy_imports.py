@@ -12,7 +12,7 @@ import made_up_figures
 MODULES = (
     "PIL.JpegImagePlugin",
     "PIL.features",
-    "grace.cli.app",
+    "grace.cli",
     "grace.engines.transformers",
     "grace.estimators.likelihood",
     "grace.pipeline",

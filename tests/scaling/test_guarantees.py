@@ -11,8 +11,7 @@ from scipy import stats
 from grace.errors import UserInputError
 from grace.records import Vote
 from grace.scaling import Pool, accuracy_threshold
-from grace.scaling.guarantees import early_stops
-from grace.scaling.replaying import is_right, outcomes
+from grace.scaling.replaying import early_stops, is_right, outcomes
 from grace.strategies import EarlyStop, FittedVote, decide
 from grace.strategies.tally import VoteTable
 from grace.thresholds import GRID, pick, selective

@@ -10,7 +10,7 @@ from live_server import Live, running
 
 from fake_upstream import Server, serving
 from grace.model import Model, load
-from grace.model.connecting import connect
+from grace.model.loading import connect
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from live_server import NAME, Live
 from fake_upstream import Behaviour, Server
 from grace.errors import ModelError
 from grace.model import Model
-from grace.model.connecting import connect
+from grace.model.loading import connect
 
 IN_FLIGHT = 32
 QUESTIONS = [f"What is {number} and {number * 7}?" for number in range(IN_FLIGHT)]

@@ -21,7 +21,7 @@ from live_server import NAME, Live, running
 from fake_upstream import Behaviour, Server
 from grace.chat import encode_chat
 from grace.model import Model
-from grace.model.connecting import connect
+from grace.model.loading import connect
 
 QUESTIONS = [
     f"What is {number} and {number * 7}?" for number in range(8)

@@ -11,7 +11,7 @@ import pytest
 import tiny_run
 from grace.config import DataSettings
 from grace.measuring import keys_in
-from grace.tasks.grouping import together
+from grace.tasks.draw import together
 from grace.tasks.jsonl import TASK
 
 CHAT = [

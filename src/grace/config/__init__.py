@@ -21,15 +21,15 @@ from grace.config.fields import parse_value as parse_value
 from grace.config.fields import sections as sections
 from grace.config.fields import setting as setting
 from grace.config.fields import to_dict as to_dict
-from grace.config.methods import FREE_IN_TRAINING as FREE_IN_TRAINING
-from grace.config.methods import GraceSettings as GraceSettings
-from grace.config.methods import PaperSettings as PaperSettings
-from grace.config.methods import of_earlier as of_earlier
+from grace.config.settings import FREE_IN_TRAINING as FREE_IN_TRAINING
 from grace.config.settings import DataSettings as DataSettings
+from grace.config.settings import GraceSettings as GraceSettings
 from grace.config.settings import GradeSettings as GradeSettings
 from grace.config.settings import ModelSettings as ModelSettings
+from grace.config.settings import PaperSettings as PaperSettings
 from grace.config.settings import RunSettings as RunSettings
 from grace.config.settings import SampleSettings as SampleSettings
+from grace.config.settings import of_earlier as of_earlier
 from grace.errors import ConfigError
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -12,8 +12,8 @@ import numpy as np
 
 from grace.cnf import Readout
 from grace.engines import AT_ONCE, LAST, Features, Ids, Known, Rating, Sampling
-from grace.engines.fields import rated
 from grace.engines.reading import NO_CNF, Reader, Scored
+from grace.engines.responses import rated
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
 from grace.records import Response

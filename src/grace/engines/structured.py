@@ -69,13 +69,7 @@ class Forms:
         self._words: Any = None
 
     def compile(self, form: Form) -> Allowed:
-        """Return what a form allows, before the first token.
-
-        Raises:
-            MissingError: llguidance is not installed.
-            UserInputError: the schema is invalid, or uses what llguidance cannot follow.
-            ModelError: the model's tokenizer has no bytes to follow.
-        """
+        """Return what a form allows, before the first token."""
         try:
             from llguidance import LLMatcher, LLParserLimits
         except ModuleNotFoundError as error:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,12 +22,68 @@ from grace.engines.base import StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import MOST_IDS, Reader, Scored, Step, check_rows
 from grace.engines.responses import Watch, dropped, read
-from grace.engines.stops import stop_ids
-from grace.engines.vllm_loading import check_raw, check_version, ends_of, start
-from grace.engines.vllm_requests import Requests
-from grace.errors import ConfigError, ModelError, first_line
+from grace.engines.stops import ids_in, stop_ids
+from grace.errors import ComputeError, ConfigError, ModelError, first_line
 from grace.records import Response
-from grace.store import LORA_CONFIG, ROWS, read_card
+from grace.store import LORA_CONFIG, ROWS, read_card, read_json
+
+LOG = "its own log says why"
+
+
+class Requests:
+    """Adds requests, and hands each output to the iterator that waits for it."""
+
+    def __init__(self, engine: Any, lora: Any = None) -> None:
+        self._engine, self.lora = engine, lora
+        self._numbers = itertools.count()
+        self._outputs: dict[str, Any] = {}  # the latest output of every request
+
+    def in_order(
+        self, prompts: Sequence[Ids], params: Callable[[int], Any], samples: int = 1
+    ) -> Iterator[Any]:
+        """Yield the finished output of each prompt in order; closing this aborts the rest."""
+        most = max(1, 2 * self._engine.vllm_config.scheduler_config.max_num_seqs // samples)
+        running: dict[str, int] = {}
+        done: dict[int, Any] = {}
+        upcoming = iter(range(len(prompts)))
+        try:
+            for index in range(len(prompts)):
+                while index not in done:
+                    for new in itertools.islice(upcoming, most - len(running)):
+                        running[self.add(prompts[new], params(new))] = new
+                    done |= {running.pop(name): output for name, output in self.wait(running)}
+                yield done.pop(index)
+        finally:
+            self.abort(running)
+
+    def add(self, prompt: Ids, params: Any) -> str:
+        """Start a request and return its name."""
+        name = f"grace-{next(self._numbers)}"
+        inputs = {"prompt_token_ids": list(prompt)}
+        self._engine.add_request(name, inputs, params, lora_request=self.lora)
+        return name
+
+    def wait(self, names: Collection[str]) -> list[tuple[str, Any]]:
+        """Run the engine until some requests have an output; return (name, output) pairs."""
+        while True:
+            outputs = [(name, self._outputs.pop(name)) for name in names if name in self._outputs]
+            if outputs:
+                return outputs
+            if not self._engine.has_unfinished_requests():
+                raise ModelError(f"vLLM has lost a request; {LOG}")
+            try:
+                made = self._engine.step()
+            except Exception as error:  # also of the process that runs the model, if it has died
+                raise ComputeError(f"vLLM failed ({first_line(error)}); {LOG}") from error
+            self._outputs |= {output.request_id: output for output in made}
+
+    def abort(self, names: Collection[str]) -> None:
+        """Stop requests and drop their outputs."""
+        if names:
+            self._engine.abort_request(list(names))
+        for name in names:
+            self._outputs.pop(name, None)
+
 
 BANNED = -100.0  # the lowest logit bias that vLLM accepts
 
@@ -243,6 +301,94 @@ def _last(output: Any) -> Mapping[int, Any]:
     """Return the log-probabilities by id of the last step of a request's only sample."""
     logprobs: Mapping[int, Any] = output.outputs[0].logprobs[-1]
     return logprobs
+
+
+# --- starting vLLM so that c can be read, and refusing settings with which c would be wrong
+
+OLDEST = (0, 22)  # older ones return log-probabilities that depend on the temperature
+# On a CPU vLLM 0.32 dies in a seeded sample whose prompt it splits between two steps.
+WHOLE_PROMPTS = 32_768  # tokens of a step
+SAID = 300  # characters of its errors, whose first lines say little
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the values of max_lora_rank that vLLM accepts
+
+
+def check_version() -> None:
+    """Import vLLM, whose log goes to standard error; refuse one that is missing or too old."""
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is for results
+    try:
+        import vllm
+    except ImportError as error:
+        raise ConfigError(
+            f"the vllm engine needs vLLM ({first_line(error)}); pip install vllm, in an "
+            "environment of its own, as it pins torch and transformers"
+        ) from None
+    match = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    if match and (int(match[1]), int(match[2])) < OLDEST:
+        raise ModelError(
+            f"vLLM {vllm.__version__} returns log-probabilities that depend on the temperature, "
+            "so c would be wrong; install 0.22 or later"
+        )
+
+
+def check_raw(llm: Any) -> None:
+    """Refuse a vLLM whose log-probabilities are not those of the model at temperature 1."""
+    config = llm.llm_engine.vllm_config
+    mode = config.model_config.logprobs_mode
+    if mode != "raw_logprobs":
+        raise ModelError(
+            f"vLLM runs with logprobs_mode={mode}, so c would depend on temperature and top-p; "
+            "use raw_logprobs, the default"
+        )
+    if config.speculative_config is not None:
+        raise ModelError(
+            "vLLM does not return the log-probability of <CNF> with speculative decoding; start "
+            "it without speculative_config"
+        )
+
+
+def ends_of(config: Any) -> tuple[int, ...]:
+    """Return the end tokens that a model's configurations name."""
+    named = config.try_get_generation_config().get("eos_token_id")
+    return tuple(ids_in(named, getattr(config.hf_text_config, "eos_token_id", None)))
+
+
+def start(
+    model: str, folder: Path, dtype: str, options: dict[str, Any], *, lora: bool
+) -> tuple[Any, Any]:
+    """Return a `vllm.LLM`, and the request for the LoRA in `folder`, None without one."""
+    from vllm import LLM
+
+    options = {"logprobs_mode": "raw_logprobs", **_types(dtype), **options}
+    request = None
+    if lora:
+        from vllm.lora.request import LoRARequest
+
+        rank = max_lora_rank(folder)
+        options = {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank, **options}
+        request = LoRARequest(folder.name, 1, str(folder.absolute()))
+    try:
+        return LLM(model=model, **options), request
+    except Exception as error:  # vLLM raises many kinds here
+        said = " ".join(str(error).split())[:SAID] or type(error).__name__
+        raise ModelError(f"vLLM cannot load {model} ({said}); its own log says more") from error
+
+
+def max_lora_rank(folder: Path) -> int:
+    """Return the value of vLLM's `max_lora_rank` for the LoRA in a folder."""
+    rank: int = read_json(folder / LORA_CONFIG)["r"]
+    return next((allowed for allowed in LORA_RANKS if allowed >= rank), rank)
+
+
+def _types(dtype: str) -> dict[str, Any]:
+    """Return vLLM's options for a dtype, with the output head in float32."""
+    import torch
+
+    cpu: dict[str, Any] = {}
+    if not torch.cuda.is_available():
+        cpu["max_num_batched_tokens"] = WHOLE_PROMPTS
+        dtype = "float32" if dtype == "auto" else dtype
+    exact = {} if dtype == "float32" else {"hf_overrides": {"head_dtype": "float32"}}
+    return {"dtype": dtype, **exact, **cpu}
 
 
 ENGINE = VllmEngine

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from grace import evidence
 from grace.config import setting
 from grace.engines import LAST, Engine
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.methods.grace.fit import choose_layer, placed
-from grace.probe.features import feature_parts
-from grace.probe.logistic import fit_logistic
-from grace.probe.penalties import FIRST
+from grace.probe.logistic import FIRST, fit_logistic
 from grace.probe.rows import Array, check_several, labels_of, sigmoid
+from grace.records import Response
 
 Read = Callable[[Samples, Rows], Sequence[Array]]
 
@@ -95,3 +95,42 @@ ESTIMATORS = {
     "probe": StateProbe,
     "probe_tokens": TokenProbe,
 }
+
+
+# --- the features of the paper's linear probe: pooled hidden states and token likelihoods
+
+LIKELIHOOD_FEATURES = (
+    *evidence.FEATURES,
+    "mean_prob",
+    "first_logprob",
+    "last_logprob",
+    "end_logprob",
+    "end_prob",
+    "cut",
+)
+
+
+def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
+    """Return the likelihood features of one response, float32 of shape (13,), always finite.
+
+    Names and order are `LIKELIHOOD_FEATURES`: the features of `grace.evidence` and six more.
+    Log-probabilities are floored at `evidence.LOWEST`. An empty response counts as one token of
+    probability 1. `cut` is 1 for a response without an end, whose log-probability is the floor.
+    """
+    cut = end_logprob is None
+    end = evidence.LOWEST if end_logprob is None else max(evidence.LOWEST, end_logprob)
+    log_T = np.nan_to_num(np.asarray(logprobs or [0.0], dtype=np.float64), nan=evidence.LOWEST)
+    log_T = np.clip(log_T, evidence.LOWEST, 0.0)
+    more = (np.exp(log_T).mean(), log_T[0], log_T[-1], end, math.exp(min(end, 0.0)), float(cut))
+    return np.asarray((*evidence.features(logprobs, end), *more), dtype=np.float32)
+
+
+def feature_parts(
+    names: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
+) -> list[Array]:
+    """Return the named parts of the features, such as "mean" or "likelihood", each (N, width)."""
+    given = dict(states)
+    if "likelihood" in names:
+        rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
+        given["likelihood"] = np.stack(rows)
+    return [np.asarray(given[name], dtype=np.float32) for name in names]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 
+from grace import plugins
 from grace.calibration import Isotonic, Platt, Temperature
+from grace.config import from_dict
 from grace.engines import Engine
 from grace.errors import ConfigError, DataError
 from grace.estimators import (
@@ -93,3 +96,21 @@ def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, n
 
     parameters = sum(np.size(getattr(scaler, field)) for field in scaler.__slots__)
     return Fitted(rate, inner.trained_parameters + parameters)
+
+
+# --- making an estimator by its name
+
+
+def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estimator:
+    """Make an estimator by name, with the recalibration that the name may end in (`NAME+platt`)."""
+    plain, plus, how = name.partition("+")
+    kind = plugins.load("grace.estimators", plain)
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
+        raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
+    estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
+    if getattr(estimator, "answers", None) not in get_args(Answers):
+        raise ConfigError(
+            f"{plain!r} does not say whose answers it rates: add answers: ClassVar[Answers] = "
+            '"base" (or "tuned")'
+        )
+    return recalibrate(estimator, how) if plus else cast(Estimator, estimator)

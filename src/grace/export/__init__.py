@@ -24,7 +24,7 @@ from grace.errors import ConfigError, ModelError
 from grace.export.card import write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
 from grace.export.gguf import write_gguf
-from grace.report.stored import own_row
+from grace.report import own_row
 from grace.store import (
     CARD,
     RunDir,

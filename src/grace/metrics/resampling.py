@@ -111,12 +111,8 @@ class Resamples:
     ) -> Floats:
         """Return sum(top) / sum(bottom) over the questions of each draw: (R, F).
 
-        Entry 0 is that of the data; nan where the sum of `bottom` is 0.
-
-        Args:
-            questions: Q question ids.
-            top_FQ: values of each question.
-            bottom: (Q,) or (F, Q); by default ones, which make the ratio a mean.
+        Entry 0 is that of the data; nan where the sum of `bottom`, (Q,) or (F, Q), is 0. By default
+        that is ones, which make the ratio a mean.
         """
         at_Q = self._codes(questions, top_FQ.shape[1])
         bottom_FQ = np.ones((1, len(at_Q))) if bottom is None else np.atleast_2d(bottom)
@@ -191,12 +187,7 @@ def over_seeds(value_SR: Sequence[Floats] | Floats, *, seed: int = 0) -> Floats:
     is left out of its mean. With at least `SEEDS_FOR_SPREAD` seeds a draw adds the error of
     having few of them, as far as questions do not explain it: the spread over seeds beyond what
     resampling the questions makes of it. The whole is Student's t with Satterthwaite's degrees of
-    freedom.
-
-    Args:
-        value_SR: the draws of each seed, of one figure (R,) or of several (R, F). Seeds for which
-            a figure is undefined are left out.
-        seed: seed of the draws over seeds.
+    freedom. Seeds for which a figure is undefined are left out.
     """
     defined_SR = np.array([value_R for value_R in value_SR if not np.isnan(value_R[0]).any()])
     if not len(defined_SR):

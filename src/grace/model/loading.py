@@ -43,7 +43,7 @@ def load(
         dtype: auto, float32, bfloat16 or float16.
         trust_remote_code: run Python code that comes with the model or that its grace.json names.
         engine: transformers, or vllm for an export. For a model on a server, such as a GGUF export
-            on llama-server, call `grace.model.connecting.connect` instead.
+            on llama-server, call `grace.model.loading.connect` instead.
 
     Raises:
         ModelError: there is no model at `path`, or it has no <CNF>.
@@ -181,3 +181,51 @@ def code_in(card: dict[str, Any]) -> list[str]:
     """Return the modules that a grace.json names (see `plugins.refuse_code`)."""
     data = card.get("data")
     return plugins.code_in([str(data.get("task", ""))] if isinstance(data, dict) else [])
+
+
+# --- `connect`: a model that runs on a server, without its weights
+
+
+def connect(
+    url: str,
+    path: str | Path,
+    *,
+    model: str | None = None,
+    api_key: str = "",
+    **options: Any,
+) -> Model:
+    """Return the model that a server runs; its `ask`, `vote` and `score` send requests.
+
+    Neither weights nor torch are loaded.
+    """
+    from grace.engines.openai import OpenAIEngine
+
+    folder = adapter_folder(Path(path), None) or Path(path)
+    if not folder.is_dir():
+        raise ModelError(
+            f"directory {path} does not exist; give a run, or a directory that `grace export` wrote"
+        )
+    engine = OpenAIEngine(url, folder, model=model, api_key=api_key, **options)
+    return described(engine, Path(path), folder, read_card(folder))
+
+
+def served_directory(url: str, *, model: str | None = None, api_key: str = "") -> Path:
+    """Return the directory on this machine that a server has loaded its model from."""
+    from grace.engines.http.background import Background, Calls
+    from grace.engines.http.probing import model_of
+    from grace.engines.http.upstream import Upstream
+
+    background = Background("grace-upstream")
+    calls, upstream = Calls(background), Upstream(url, api_key=api_key)
+    try:
+        entry = calls.run(model_of(upstream, model, {}))
+        calls.run(upstream.close())
+    finally:
+        background.close()
+    root = str(entry.get("root") or "")
+    if not Path(root).is_dir():
+        raise ModelError(
+            f"{url} serves {root or entry['id']!r}, which is no directory here; name the run or "
+            "the export, for its tokenizer and grace.json"
+        )
+    return Path(root)

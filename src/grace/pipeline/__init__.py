@@ -9,6 +9,10 @@ difference and what to do.
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +23,6 @@ from grace.pipeline.context import Context
 from grace.pipeline.context import code_in as code_in
 from grace.pipeline.context import load_run_settings as load_run_settings
 from grace.pipeline.context import read_run_settings as read_run_settings
-from grace.pipeline.environment import describe_environment
 from grace.pipeline.stages import features, fit, grade, report, sample, score
 from grace.pipeline.stages.depth import check_layer
 from grace.progress import say
@@ -253,3 +256,53 @@ def _first_stages(one: RunSettings, other: RunSettings) -> dict[str, str]:
         if prefix not in {"grace", "paper"} - used:
             stages[key] = FIRST_STAGE[prefix]
     return stages
+
+
+# --- the environment of a run: versions, git commit and hardware, for config.json and the report
+
+PACKAGES = ("grace-confidence", "torch", "transformers", "peft", "numpy", "scikit-learn")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return versions, the git commit of the source tree (None outside one) and the hardware."""
+    return {
+        "versions": {"python": platform.python_version()} | {p: _version(p) for p in PACKAGES},
+        "git_commit": _git_commit(),
+        "hardware": hardware(),
+    }
+
+
+def hardware() -> str:
+    """Return a one-line name of the accelerator or the processor, with its cores."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    used = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"{_cpu_name()}, {os.cpu_count()} cores, {used}"
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -10,16 +10,16 @@ live run that draws the samples in that order (`tests/scaling` compares the two)
 
 from __future__ import annotations
 
-from grace.scaling.discrimination import PairWins as PairWins
-from grace.scaling.discrimination import discrimination as discrimination
-from grace.scaling.discrimination import pair_wins as pair_wins
 from grace.scaling.fitting import OWN as OWN
 from grace.scaling.fitting import fit_vote as fit_vote
 from grace.scaling.fitting import fit_weights as fit_weights
-from grace.scaling.guarantees import accuracy_threshold as accuracy_threshold
 from grace.scaling.pool import Pool as Pool
 from grace.scaling.replaying import BUDGETS as BUDGETS
+from grace.scaling.replaying import accuracy_threshold as accuracy_threshold
 from grace.scaling.replaying import replay as replay
 from grace.scaling.results import Curve as Curve
+from grace.scaling.results import PairWins as PairWins
 from grace.scaling.results import Scaling as Scaling
+from grace.scaling.results import discrimination as discrimination
 from grace.scaling.results import joined as joined
+from grace.scaling.results import pair_wins as pair_wins

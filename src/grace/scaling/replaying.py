@@ -1,11 +1,12 @@
 """The replay: every policy at every budget on the same orders of the same samples.
 
-Shapes: Q questions, S samples, B budgets, R rows (a question in one order), T votes per row.
+Shapes: Q questions, S samples, B budgets, R rows (a question in one order), T votes per row, G
+thresholds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 from grace.errors import UserInputError
 from grace.scaling.pool import Pool
 from grace.scaling.results import Curve, Scaling
-from grace.strategies import POLICIES, Policy, Strategy, policy
+from grace.strategies import POLICIES, EarlyStop, FittedVote, Policy, Strategy, policy
 from grace.strategies.deciding import named
 from grace.strategies.tally import Floats, Indices, VoteTable
+from grace.thresholds import GRID, AccuracyGuarantee, guarantee
 
 BUDGETS = (1, 2, 4, 8, 16, 32)
 _ROWS = 8_192
@@ -129,3 +131,70 @@ def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indi
         samples = np.concatenate([order[:, :width] for order in block])
         for start in range(0, len(samples), _ROWS):
             yield questions[start : start + _ROWS], samples[start : start + _ROWS]
+
+
+# --- thresholds for votes that stop, from stored samples
+
+# A threshold that is fitted on single samples does not hold for early stopping, which answers with
+# the first of several samples that reaches it. So it is fitted on the decisions of the vote, with
+# the samples in the order in which they were stored.
+
+Truths = NDArray[np.bool_]
+Rule = Callable[[float], Strategy]  # the vote that stops at a threshold
+
+
+def accuracy_threshold(
+    pool: Pool,
+    target: float,
+    *,
+    budget: int,
+    delta: float = 0.05,
+    estimator: str = "grace",
+    grid: Sequence[float] = GRID,
+    drop: float = 0.0,
+    rule: Rule = EarlyStop,
+) -> AccuracyGuarantee:
+    """Choose tau for a vote so that at least `target` of the answers it gives are right.
+
+    `rule` makes the vote that answers at tau, by default early stopping; what is fitted in it must
+    come from other questions.
+    """
+    votes = pool.dropped(drop, budget) if drop else pool
+    answered_GQ, right_GQ = early_stops(votes, budget, estimator, grid, rule)
+    accepted_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
+    n = pool.num_questions
+    return guarantee(accepted_G, right_G, n, target=target, delta=delta, grid=grid)
+
+
+def early_stops(
+    pool: Pool,
+    budget: int,
+    estimator: str,
+    grid: Sequence[float] = GRID,
+    rule: Rule = EarlyStop,
+) -> tuple[Truths, Truths]:
+    """Return whether each question is answered, and answered right, at each threshold: (G, Q).
+
+    A question is answered if the vote stops within its first `budget` samples.
+    """
+    pool.check_budgets([budget])
+    table = VoteTable(pool.answer_QS[:, :budget], pool.confidence(estimator)[:, :budget])
+    correct_QT = pool.correct_QS[:, :budget]
+    by_threshold = []
+    leading: dict[tuple[float, ...], tuple[Indices, Floats]] = {}
+    for tau in grid:
+        strategy = rule(tau)
+        if isinstance(strategy, FittedVote):  # which answer leads does not depend on the threshold
+            if strategy.weights not in leading:
+                leading[strategy.weights] = strategy.leading(table)
+            chosen_QT, sure_QT = leading[strategy.weights]
+            stop_Q = strategy.stop(chosen_QT, sure_QT)
+            used_Q = np.minimum(stop_Q, budget)
+            outcome = Outcome(chosen_QT[np.arange(len(used_Q)), used_Q - 1], used_Q)
+        else:
+            (outcome,) = outcomes(strategy, table, [budget])
+            stop_Q = strategy.stops(table)
+        answered_Q = stop_Q <= budget
+        by_threshold.append((answered_Q, answered_Q & is_right(outcome, correct_QT)))
+    answered_GQ, right_GQ = map(np.array, zip(*by_threshold, strict=True))
+    return answered_GQ, right_GQ

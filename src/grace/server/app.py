@@ -18,7 +18,7 @@ from grace import __version__
 from grace.errors import GraceError
 from grace.model.rules import usual_strategy
 from grace.records import to_json
-from grace.report.stored import own_row
+from grace.report import own_row
 from grace.server.errors import ApiError, as_api_error
 from grace.server.guard import Guard
 from grace.server.jobs.pending import ClientGone

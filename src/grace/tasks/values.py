@@ -39,8 +39,7 @@ from grace.tasks.columns import (
     whole_number,
 )
 from grace.tasks.conversations import is_conversation, read_conversation
-from grace.tasks.draw import content_id
-from grace.tasks.grouping import asked_key
+from grace.tasks.draw import asked_key, content_id
 from grace.tasks.rows import note
 
 _OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)

@@ -17,8 +17,10 @@ Shapes: N questions, G thresholds, D independent draws of calibration data.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +29,53 @@ from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
 from grace.metrics.samples import check
-from grace.thresholds.binomial import Indices, least_points, lower_bound, p_value
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+SHARES = 2**53  # a bound is a multiple of 1 / SHARES
+
+
+def lower_bound(right: int, n: int, delta: float) -> float:
+    """Return the one-sided Clopper-Pearson lower bound of the share right / n.
+
+    It is the share at which as many right ones, or more, have probability delta.
+    """
+
+    def tail(share: int) -> float:
+        return float(_tails(n, share / SHARES)[right])
+
+    return bisect.bisect_left(range(SHARES), delta, key=tail) / SHARES if right else 0.0
+
+
+def p_value(right: ArrayLike, n: ArrayLike, target: float) -> Floats:
+    """Return P(Binomial(n, target) >= right)."""
+    right, n = np.broadcast_arrays(right, n)
+    tail = np.empty(n.shape)
+    for count in np.unique(n):
+        here = n == count
+        tail[here] = _tails(int(count), target)[right[here]]
+    return tail
+
+
+def least_points(target: float, delta: float) -> int:
+    """Return how many answers a guarantee needs at least, if all of them are right."""
+    return math.ceil(math.log(delta) / math.log(target) - 1e-9)
+
+
+def _tails(n: int, share: float) -> Floats:
+    """Return P(Binomial(n, share) >= k) for k = 0 to n: (n + 1,).
+
+    The probability of each k is the product of ratios of neighbours from the likeliest k on, which
+    keeps the error of their logarithms small.
+    """
+    k = np.arange(1, n + 1)
+    log_ratio = np.log((n + 1 - k) / k) + (math.log(share) - math.log1p(-share))
+    mode = min(int((n + 1) * share), n)
+    below, above = -log_ratio[:mode][::-1].cumsum()[::-1], log_ratio[mode:].cumsum()
+    mass = np.exp(np.concatenate([below, [0.0], above]))
+    tails: Floats = mass[::-1].cumsum()[::-1] / mass.sum()
+    return tails
+
 
 _TAILS = (1e-4, 1e-5, 1e-6)
 GRID: tuple[float, ...] = (
@@ -106,9 +154,6 @@ def selective(
         target: accuracy to guarantee for the answers that are given, in (0, 1).
         delta: accepted probability that the guarantee does not hold, in (0, 1).
         grid: thresholds from strict to loose, chosen without looking at these data.
-
-    Raises:
-        UserInputError: data, target, delta or grid that is not allowed.
     """
     confidence_N = np.asarray(confidence, dtype=np.float64)
     _, correct_N = check(np.nan_to_num(confidence_N), correct)
@@ -140,11 +185,7 @@ def guarantee(
     delta: float = 0.05,
     grid: Sequence[float] = GRID,
 ) -> AccuracyGuarantee:
-    """Choose tau by the numbers of answers, and of right answers, among n questions.
-
-    Raises:
-        UserInputError: a target, delta or grid that is not allowed.
-    """
+    """Choose tau by the numbers of answers, and of right answers, among n questions."""
     check_grid(grid)
     accepted_G, right_G = np.asarray(accepted_G), np.asarray(right_G)
     picked = pick(accepted_G[None], right_G[None], n, target, delta)[0]
@@ -171,9 +212,6 @@ def pick(
     A threshold that too few answers reach can never pass, even if all are right. So two sequences
     of tests start where enough answers do, early and at a quarter of the questions, each with half
     of delta: the first and smallest test does not decide alone (multiple starts, Learn then Test).
-
-    Raises:
-        UserInputError: a target or delta that is not allowed.
     """
     check_level(target, "target")
     check_level(delta, "delta", 0.05)
@@ -253,9 +291,6 @@ def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropG
         lowest_N: the lowest confidence along each right sample, one sample per question.
         alpha: accepted share of right samples that are dropped, in (0, 1).
         delta: accepted probability that more are dropped, in (0, 1).
-
-    Raises:
-        UserInputError: an alpha or delta that is not allowed.
     """
     check_level(alpha, "alpha", 0.05)
     check_level(delta, "delta", 0.05)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grace.metrics.samples import check
-from grace.thresholds import GRID, accepted_counts, check_level
-from grace.thresholds.binomial import lower_bound, p_value
+from grace.thresholds import GRID, accepted_counts, check_level, lower_bound, p_value
 
 Floats = NDArray[np.float64]
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -93,9 +92,6 @@ def curve(
         others: scores to route by instead, by name; low ones are forwarded first.
         shares: of the questions to forward.
         seed: of the order of equal scores, and of the resamples.
-
-    Raises:
-        UserInputError: the arrays do not fit, or a confidence is not one.
     """
     score_N, small_N, large_N = _checked(confidence, small, large)
     random, n = np.random.default_rng(seed), len(score_N)
@@ -132,9 +128,6 @@ def cascade(
         large: as for `curve`.
         target: accuracy of all answers to guarantee, in (0, 1).
         delta: accepted probability that the guarantee does not hold, in (0, 1).
-
-    Raises:
-        UserInputError: the arrays do not fit, or a target or delta is not allowed.
     """
     check_level(target, "target")
     check_level(delta, "delta", 0.05)

@@ -1,1 +1,1 @@
-"""One file per command, or per family of them; `grace.cli.app` names them all."""
+"""One file per command, or per family of them; `grace.cli` names them all."""

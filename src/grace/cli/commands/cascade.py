@@ -132,7 +132,7 @@ def _draw(curve: Sequence[Forwarded], file: Path) -> None:
     from grace.store import write_bytes
 
     with packages_for("grace cascade --plot"):
-        from grace.report.figures.cascade import draw_cascade
+        from grace.report.figures import draw_cascade
 
         content = draw_cascade(curve, ROUTES, file.suffix[1:])
     write_bytes(file, content)

@@ -80,7 +80,7 @@ def fit(
     from grace.pipeline.stages.graded import fit_graded
     from grace.probe.rows import SEVERAL
     from grace.report.rows import group_by
-    from grace.tasks.grouping import together
+    from grace.tasks.draw import together
 
     what = "grace fit reads answers and does not draw, sample, grade or train"
     refuse_unused(settings or [], UNUSED, what, used=["grace.layer"])

@@ -58,7 +58,7 @@ def recalibrate(
     )
     from grace.probe.rows import sourced, sources_in
     from grace.store import read_card
-    from grace.tasks.grouping import together
+    from grace.tasks.draw import together
 
     folder = recalibratable(Path(path))
     rated = [row for row in read_answers(file).rated if row.confidence is not None]

@@ -187,9 +187,8 @@ def _show_plans(
 
     What the run would refuse is refused here, too: a model that is not there, or edited files.
     """
-    from grace.pipeline import STAGES, refuse_edited, stages_left
+    from grace.pipeline import STAGES, hardware, refuse_edited, stages_left
     from grace.pipeline.asking import settled
-    from grace.pipeline.environment import hardware
     from grace.pipeline.planning import plan_runs
 
     pending = []

@@ -172,7 +172,7 @@ def proxy(
     Only the tokenizer and small JSON files are read from DIR; no weights are
     loaded.
     """
-    from grace.model.connecting import connect, served_directory
+    from grace.model.loading import connect, served_directory
     from grace.server import ServerSettings, bind
 
     upstream_key = read_key(upstream_key)

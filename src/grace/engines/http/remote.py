@@ -11,7 +11,6 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from grace.engines import Ids, Rating, Sampling, seed_from
-from grace.engines.fields import rated
 from grace.engines.http.answers import Json, UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
@@ -24,7 +23,7 @@ from grace.engines.http.dialect import (
 )
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import MOST_IDS, Reader, Scored, Step
-from grace.engines.responses import Watch, dropped, read
+from grace.engines.responses import Watch, dropped, rated, read
 from grace.records import Response
 
 CHECK_S = 60.0  # seconds between two looks whether the server has other weights

@@ -1,9 +1,9 @@
 """One fit for whole answers and for the fields of structured ones.
 
-A field is a row of the fit like a whole answer (`grace.engines.fields` says what is read of it), so
-both share the rows of the tokens that are read. The log-probabilities have weights of their own for
-whole answers and for fields, and a field has an offset: the log-odds of its share of right values,
-drawn towards that of all fields where it has few.
+A field is a row of the fit like a whole answer (`grace.engines.responses` says what is read of it),
+so both share the rows of the tokens that are read. The log-probabilities have weights of their own
+for whole answers and for fields, and a field has an offset: the log-odds of its share of right
+values, drawn towards that of all fields where it has few.
 
 Shapes: N rows, F features of a row, X columns of the fit.
 """

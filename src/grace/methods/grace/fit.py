@@ -27,8 +27,7 @@ from grace.evidence.familiar import Familiar
 from grace.methods.grace.prompts import Prompts, describe
 from grace.methods.grace.rounding import round_rows
 from grace.methods.grace.trace import Steps
-from grace.probe.logistic import LayerLoss, Logistic, fit_logistic, nested_scores, quick_loss
-from grace.probe.penalties import FIRST
+from grace.probe.logistic import FIRST, LayerLoss, Logistic, fit_logistic, nested_scores, quick_loss
 from grace.probe.rows import Array, assign_folds, folds_of, sigmoid, sources_in, varying
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
@@ -80,11 +79,6 @@ def fit_evidence(
 
     Features that hardly vary are left out, the penalty is chosen on folds grouped by question, and
     the log-odds are bounded by what N answers support.
-
-    Args:
-        features_NF: the features of each training response (`grace.evidence.features`).
-        labels_N: 1 or True where the response is right.
-        groups_N: its question; None: every response has its own.
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
@@ -168,16 +162,9 @@ def fit_readout(
     about `FEW` it is drawn towards a fit of the likelihood alone, as far as held-out answers do not
     support it, and that towards the base rate.
 
-    Args:
-        read: returns the pooled states of the responses in a layer.
-        features_NF: the features of each training response (`grace.evidence.features`).
-        labels_N: 1 or True where the response is right.
-        groups_N: its question.
-        head: the model's output head (`grace.cnf.head_shape`).
-        layer: what c reads (`choose_layer`); None: the last hidden state.
-        along: further steps of the responses, to fit the rows to as well; dropped if that makes c
-            at the end worse by more than a standard error.
-        seed: seed of the folds.
+    `read` returns the pooled states of the responses in a layer; no `layer` is the last state.
+    `along` are further steps of the responses, to fit the rows to as well; they are dropped if that
+    makes c at the end worse by more than a standard error.
     """
     every = read_by(read, features_NF)
     layer = layer or choose_layer(every, [LAST], labels_N, groups_N, seed=seed)
@@ -242,16 +229,8 @@ def knowing_prompts(
 ) -> Fit:
     """Return a fit to several sources whose rows count for familiar prompts only.
 
-    For the others the evidence counts, as it is fitted alone.
-
-    Args:
-        fit: the fit.
-        layer: the block in which a prompt shows whether it is familiar.
-        first_NH: what its MLP held at the end of each prompt.
-        features_NF: as in `fit_readout`, like those that follow.
-        labels_N: 1 or True where the response is right.
-        groups_N: its source and question.
-        whole_N: the rows whose `first_NH` is the end of a prompt; the others are fields.
+    For the others the evidence counts, as it is fitted alone. `first_NH` is what the MLP of block
+    `layer` held at the end of each prompt, `whole_N` says for which rows: the others are fields.
     """
     prompts = describe(first_NH[whole_N], np.array(sources_in(groups_N))[whole_N].tolist())
     alone, evidence = fit_evidence(features_NF, labels_N, groups_N), fit.evidence

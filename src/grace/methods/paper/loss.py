@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from grace import metrics
 from grace.cnf import Readout, without
-from grace.config.methods import ReadAt
+from grace.config.settings import ReadAt
 from grace.engines.local.forward import Forward, read, shared
 from grace.methods.paper.examples import IGNORED, Example, TrainingBatch, collate, to_device
 

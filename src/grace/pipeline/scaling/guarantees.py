@@ -16,7 +16,7 @@ from grace.pipeline.scaling.pools import draw_pool, votes_of
 from grace.progress import say
 from grace.records import Threshold, to_json
 from grace.scaling import OWN, accuracy_threshold, fit_weights
-from grace.scaling.guarantees import Rule, early_stops
+from grace.scaling.replaying import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote
 from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective

@@ -15,7 +15,7 @@ from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
 from grace.engines import Features, Ids, LayerStates, StepStates
 from grace.engines.base import check_contexts
-from grace.engines.fields import Span, end_of, field_places
+from grace.engines.responses import Span, end_of, field_places
 from grace.errors import DataError, GraceError
 from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
@@ -29,7 +29,7 @@ from grace.progress import progress, say
 from grace.records import Message, Question
 from grace.store import RunDir
 from grace.tasks import KINDS
-from grace.tasks.grouping import together
+from grace.tasks.draw import together
 from grace.tasks.prompts import conversation
 
 AT_ONCE = 64  # answers that are read together

@@ -24,7 +24,7 @@ from grace.estimators import (
     asked_by,
     check_estimator,
 )
-from grace.estimators.loading import load_estimator
+from grace.estimators.recalibrated import load_estimator
 from grace.pipeline.context import Context
 from grace.pipeline.sampling import answer, answer_tuned, draw_further
 from grace.pipeline.stages.cost import (

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from grace.report import names, sentences, tables
-from grace.report.figures.answers import GENERALIZATION, TARGETS, TRACES
-from grace.report.figures.canvas import INK, THEMED, Figure
-from grace.report.figures.votes import scaling_group
+from grace.report.figures import GENERALIZATION, INK, TARGETS, THEMED, TRACES, Figure, scaling_group
 from grace.report.groups import Rated, groups, pooled_bars
 from grace.report.rows import RatedAnswer, Report, group_by
 

@@ -11,8 +11,8 @@ from grace.chat.detokenizer import Detokenizer
 from grace.cnf import CNF_TOKEN
 from grace.engines import ModelEngine, Rating, Sampling
 from grace.engines.base import check_contexts
-from grace.engines.fields import rate_fields
 from grace.engines.reading import LOWEST, Drawn, log_of
+from grace.engines.responses import rate_fields
 from grace.engines.structured import Allowed, Form, FormError, Forms
 from grace.errors import GraceError
 from grace.evidence import Reading, Running

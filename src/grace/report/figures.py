@@ -1,33 +1,169 @@
-"""The figures about answers: reliability, time, training on another task, targets and traces."""
+"""The figures of a report, drawn from its rows alone: same numbers in, same bytes out.
+
+Colours are safe for colour-blind readers (Okabe and Ito), and none carries meaning alone. Text and
+axes are drawn in `INK`, which the page replaces by the colour of its text.
+"""
 
 from __future__ import annotations
 
+import io
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grace.metrics import Bar
-from grace.report.figures.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    SKY,
-    SOFT,
-    Figure,
-    outer_labels,
-    panels,
-    save,
-    unit_ticks,
+from grace.report.groups import (
+    BudgetCurve,
+    Rated,
+    at_budget,
+    curves,
+    groups,
+    name_of,
+    pooled_bars,
+    transfers,
 )
-from grace.report.groups import Rated, groups, pooled_bars, transfers
-from grace.report.names import ACCESS, MAIN, label, slug
-from grace.report.rows import Report, TargetRow, TargetValues, TraceRow, Transfer, group_by
+from grace.report.names import ACCESS, BASELINE, MAIN, label, samples_of, slug
+from grace.report.rows import (
+    JointStrategy,
+    Report,
+    TargetRow,
+    TargetValues,
+    TraceRow,
+    Transfer,
+    group_by,
+)
 from grace.report.tables import change
+from grace.thresholds.cascade import Forwarded
+
+INK = "#1f2328"
+BLUE, ORANGE, GREEN, PINK, YELLOW, SKY = PALETTE = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+)
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+
+GREY = "#9aa4b0"
+SOFT = ("#59636e", "#8a6d3b", "#5b7f95", "#7a5c86")
+
+THEMED = {
+    BLUE: "blue",
+    ORANGE: "orange",
+    GREEN: "green",
+    PINK: "pink",
+    YELLOW: "yellow",
+    SKY: "sky",
+    GREY: "grey",
+    **dict(zip(SOFT, ("soft", "yellow", "sky", "pink"), strict=True)),
+}
+"""The page's name for each colour, which it has for a light and for a dark theme."""
+
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.7,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "axes.titlecolor": INK,
+    "figure.dpi": 100,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "savefig.facecolor": "white",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "grace",
+    "text.parse_math": False,  # a name may hold dollar signs
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+}
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "svg": {"transparent": True, "metadata": {"Date": None, "Creator": None}},
+    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
+    "png": {"metadata": {"Software": None}},
+}
+"""The file formats, each with the options that keep dates and program names out of it."""
+
+
+class Figure(NamedTuple):
+    """A drawn figure: its name without ending, and its files by their endings.
+
+    The page shows it with the other figures of its `group`, but for `inline=False`.
+    """
+
+    name: str
+    title: str
+    caption: str
+    group: str
+    files: dict[str, bytes]
+    inline: bool = True
+
+
+def panels(
+    count: int, *, width: float, height: float, columns: int = 4, share_y: bool = False
+) -> tuple[Any, list[Any]]:
+    """Return a figure and its panels: at most `columns` in a row, in rows of even length."""
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    rows = math.ceil(count / columns)
+    columns = math.ceil(count / rows)
+    spaced = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.05)
+    figure = Canvas(figsize=(columns * width + 0.6, rows * height), layout=spaced)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    axes = list(grid.ravel())
+    for spare in axes[count:]:
+        spare.set_axis_off()
+    return figure, axes[:count]
+
+
+def outer_labels(axes: Sequence[Any], x: str, y: str) -> None:
+    """Label the panels at the left and at the bottom of a figure."""
+    columns = axes[0].get_gridspec().ncols
+    for at, axis in enumerate(axes):
+        if at + columns >= len(axes):
+            axis.set_xlabel(x)
+        if at % columns == 0:
+            axis.set_ylabel(y)
+
+
+def unit_ticks(axis: Any, *, y: bool = True) -> None:
+    """Put five ticks on the x axis, and on the y axis, from 0 to 1."""
+    ticks = [0, 0.25, 0.5, 0.75, 1]
+    names = ["0", ".25", ".5", ".75", "1"]
+    axis.set_xticks(ticks, names)
+    if y:
+        axis.set_yticks(ticks, names)
+
+
+def save(
+    figure: Any, name: str, title: str, caption: str, group: str, *, inline: bool = True
+) -> Figure:
+    """Save a drawn figure in every format of `FORMATS`."""
+    files = {}
+    for ending, options in FORMATS.items():
+        file = io.BytesIO()
+        figure.savefig(file, format=ending, **options)
+        figure.set_layout_engine(None)  # the layout stays; "none" would draw everything twice
+        files[ending] = file.getvalue()
+    return Figure(name, title, caption, group, files, inline)
+
+
+# --- answers: reliability, time, training on another task, targets and traces
 
 GENERALIZATION = "generalization"
 """The group of the figures on training elsewhere; the others belong to a group of estimators."""
@@ -315,3 +451,153 @@ def draw_trace(row: TraceRow) -> Any:
     axis.set_ylim(0, 1)
     axis.legend(loc="upper left", fontsize=8)
     return figure
+
+
+# --- votes: accuracy over samples, and how many samples were used
+
+MARKERS = "osD^vPX*"
+MOST_TICKS = 9
+
+
+def scaling_group(task: str, backbone: str) -> str:
+    """Return the group of the figures about one task and backbone."""
+    return f"scaling {task} {backbone}"
+
+
+def vote_figures(report: Report) -> Iterator[Figure]:
+    """Draw the figures of each task and backbone."""
+    for (task, backbone), strategies in curves(report).items():
+        name, title = f"{slug(task)}-{slug(backbone)}", f"on {task}, {backbone}"
+        yield save(
+            draw_scaling(strategies),
+            f"scaling-{name}",
+            f"Accuracy over samples {title}",
+            "Each point is one budget (1, 2, 4, ...), at the number of samples that it really "
+            "used; further left is cheaper, higher is better. Whiskers are 95% intervals over "
+            "questions, and over seeds where there are three or more.",
+            scaling_group(task, backbone),
+        )
+        stopping = [row for row in at_budget(strategies) if row.mean_samples < row.budget]
+        if stopping:
+            yield save(
+                draw_used(stopping),
+                f"samples-{name}",
+                f"Samples that were used {title}",
+                f"Of up to {stopping[0].budget} samples, how many a strategy took before it "
+                "stopped (T-hat); the dashed line is the mean.",
+                scaling_group(task, backbone),
+            )
+
+
+def draw_scaling(strategies: Sequence[BudgetCurve]) -> Any:
+    """Draw accuracy over the mean number of samples, SC over the backbone's in every panel."""
+    models = list(dict.fromkeys(curve[0].answers for curve in strategies))
+    figure, axes = panels(len(models), columns=2, width=4.6, height=4.4, share_y=True)
+    for axis, model in zip(axes, models, strict=True):
+        shown = [curve for curve in strategies if curve[0].answers == model]
+        baseline = [c for c in strategies if c[0].strategy == BASELINE and c not in shown]
+        for curve in baseline:
+            name = f"{name_of(curve[0])} (the backbone's samples)"
+            _line(axis, curve, name, color=GREY, marker="o", linestyle="--")
+        for curve, style in zip(shown, _styles(shown), strict=True):
+            _line(axis, curve, name_of(curve[0], whose=False), **style)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+        title = samples_of(model)
+        axis.set(title=title[0].upper() + title[1:], xlabel="Samples used per question (log scale)")
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    for axis in axes[::2]:
+        axis.set_ylabel("Accuracy (%)")
+    return figure
+
+
+def _styles(shown: Sequence[BudgetCurve]) -> Iterator[dict[str, str]]:
+    """Yield the style of each line: solid where votes are weighted, dotted where counted."""
+    colors = {True: itertools.cycle(PALETTE), False: itertools.cycle(SOFT)}
+    for curve, marker in zip(shown, itertools.cycle(MARKERS), strict=False):
+        weighted = curve[0].estimator is not None
+        line = "-" if weighted else ":"
+        yield {"color": next(colors[weighted]), "marker": marker, "linestyle": line}
+
+
+def _line(axis: Any, curve: BudgetCurve, name: str, **style: Any) -> None:
+    x = [row.mean_samples for row in curve]
+    y = [100 * row.accuracy for row in curve]
+    axis.plot(x, y, label=name, linewidth=1.3, markersize=4, **style)
+    for row in curve:
+        ends = [100 * end for end in row.interval or ()]
+        axis.plot([row.mean_samples] * 2, ends, color=style["color"], linewidth=0.6, alpha=0.6)
+
+
+def draw_used(rows: Sequence[JointStrategy]) -> Any:
+    """Draw the share of questions that took 1, 2, ... samples, a panel for each strategy."""
+    figure, axes = panels(len(rows), width=2.5, height=1.9, share_y=True)
+    for axis, row in zip(axes, rows, strict=True):
+        used = 100 * np.array(row.used)
+        axis.bar(np.arange(1, len(used) + 1), used, color=BLUE, width=0.85)
+        axis.axvline(row.mean_samples, color=INK, linewidth=0.9, linestyle="--")
+        axis.set_title(name_of(row).replace(" (", "\n(", 1), fontsize=8)
+        axis.set_xticks(range(1, len(used) + 1, -(-len(used) // MOST_TICKS)))
+    outer_labels(axes, "Samples used", "Questions (%)")
+    return figure
+
+
+# --- a cascade: accuracy over the share of questions that a large model answers
+
+LOOKS = {
+    "grace": {"color": BLUE},
+    "likelihood": {"color": ORANGE, "linestyle": "--"},
+    "chance": {"color": GREY, "linestyle": ":"},
+    "oracle": {"color": GREEN, "linestyle": "-."},
+}
+
+
+def draw_cascade(curve: Sequence[Forwarded], names: Mapping[str, str], ending: str) -> bytes:
+    """Draw the accuracy of each route, that of the confidence with its interval; one file."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure, (axis,) = panels(1, width=4.6, height=3.4)
+        share = [100 * point.share for point in curve]
+        for name in curve[0].accuracy:
+            right = [100 * point.accuracy[name] for point in curve]
+            axis.plot(share, right, label=names[name], linewidth=1.3, **LOOKS[name])
+        low, high = zip(*(point.interval for point in curve), strict=True)
+        scaled = ([100 * one for one in ends] for ends in (low, high))
+        axis.fill_between(share, *scaled, color=BLUE, alpha=0.15, linewidth=0)
+        axis.set(xlabel="Questions that the large model answers (%)", ylabel="Accuracy (%)")
+        axis.legend(fontsize=7)
+        return save(figure, "cascade", "", "", "").files[ending]
+
+
+# --- all of them
+
+
+def draw(report: Report) -> list[Figure]:
+    """Draw every figure that the report has numbers for; matplotlib is imported here."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        return _unique_names(_figures(report))
+
+
+def _figures(report: Report) -> Iterator[Figure]:
+    yield from estimator_figures(report)
+    yield from transfer_figures(report)
+    yield from target_figures(report)
+    yield from trace_figures(report)
+    yield from vote_figures(report)
+
+
+def _unique_names(figures: Iterator[Figure]) -> list[Figure]:
+    """Number later figures of the same name, as tasks "a b" and "a/b" would share a file name."""
+    seen: dict[str, int] = {}
+    named = []
+    for figure in figures:
+        count = seen[figure.name] = seen.get(figure.name, 0) + 1
+        named.append(figure if count == 1 else figure._replace(name=f"{figure.name}-{count}"))
+    return named
