@@ -18,6 +18,7 @@ from grace.config import DataSettings
 from grace.errors import ModelError, UserInputError
 from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
+from instead import Instead
 
 QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(24)]
 
@@ -100,25 +101,13 @@ def test_a_prompt_that_is_too_long_has_a_number_only_among_others(model: Model):
             call({"max_new_tokens": room + 1})
 
 
-class Offered:
-    """A task whose answer to anything is the number of options."""
-
-    def __init__(self, task: Any) -> None:
-        self.task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
-
-    def answer(self, text: str, choices: Any = ()) -> str | None:
-        return str(len(choices))
-
-
 def test_every_answer_is_read_with_the_options_of_its_question(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(voting, "AT_ONCE", 3)
     short = DataSettings(prompt="text")
-    few: Any = Model(model.engine, Offered(model.task), short, model.sample)  # type: ignore[arg-type]
+    task: Any = Instead(model.task, answer=lambda text, choices=(): str(len(choices)))
+    few: Any = Model(model.engine, task, short, model.sample)
     choices = [["x"] * (n % 4 + 2) for n in range(8)]
     wanted = [str(n % 4 + 2) for n in range(8)]
     asked = QUESTIONS[:8]
@@ -139,23 +128,16 @@ def test_every_answer_is_read_with_the_options_of_its_question(
 # Votes
 
 
-class FewAnswers:
-    """A task whose responses have one of three answers, or none: so that some agree."""
-
-    def __init__(self, task: Any) -> None:
-        self.task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
-
-    def answer(self, text: str, choices: Any = ()) -> str | None:
-        return ("A", "B", None, "A")[len(text) % 4]
+def few_answers(text: str, choices: Any = ()) -> str | None:
+    """One of two answers, or none: so that some agree."""
+    return ("A", "B", None, "A")[len(text) % 4]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.parametrize("strategy", ["asc", "esc,window=2", "grace-sc", "grace-es"])
 def test_a_list_gets_the_decisions_of_single_votes(model: Model, strategy: str, parallel: int):
-    few: Any = Model(model.engine, FewAnswers(model.task), model.data, model.sample)  # type: ignore[arg-type]
+    task: Any = Instead(model.task, answer=few_answers)
+    few: Any = Model(model.engine, task, model.data, model.sample)
     how: Any = {
         "strategy": strategy,
         "budget": 5,

@@ -21,6 +21,7 @@ from grace.scaling.replaying import outcomes
 from grace.strategies import POLICIES, FittedVote, chosen, decide, load
 from grace.strategies.tally import VoteTable
 from grace.strategies.vote import FREE
+from instead import Instead
 
 QUESTIONS = ("What is 1?", "What is 2 and 14?")
 LONGEST = 8  # tokens: some samples are cut, and have no confidence
@@ -29,52 +30,34 @@ LIVE = [name for name in POLICIES if not name.startswith(("p_true", "verbal"))]
 STRATEGIES = [*LIVE, "esc,window=2", "asc,threshold=0.6", "grace-es,threshold=SURE"]
 
 
-class FewAnswers:
-    """A task whose responses have one of three answers, or none: so that some agree."""
-
-    def __init__(self, task: Any) -> None:
-        self.task = task
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.task, name)
-
-    def answer(self, text: str, choices: Any = ()) -> str | None:
-        return ("A", "A", "B", None, "A", "C")[zlib.crc32(text.encode()) % 6]
+def few_answers(text: str, choices: Any = ()) -> str | None:
+    """One of three answers, or none: so that some agree."""
+    return ("A", "A", "B", None, "A", "C")[zlib.crc32(text.encode()) % 6]
 
 
 @pytest.fixture(scope="module")
 def model(finished: Path) -> Model:
     model = grace.load(finished / "run")
     model.sample = dataclasses.replace(model.sample, max_new_tokens=LONGEST)
-    model.task = FewAnswers(model.task)  # type: ignore[assignment]
+    model.task = Instead(model.task, answer=few_answers)  # type: ignore[assignment]
     return model
 
 
-class Silent:
-    """An engine whose samples with an even number say nothing, with a confidence of 0.99."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
-
-    def generate(self, prompts: Any, sampling: Sampling, **options: Any) -> Any:
-        sure = {"text": " \n", "finish_reason": "stop", "confidence": 0.99}
-        for at, made in self.engine.generate(prompts, sampling, **options):
-            numbers = range(sampling.first_sample, sampling.first_sample + len(made))
-            pairs = zip(numbers, made, strict=True)
-            yield (
-                at,
-                [one if number % 2 else dataclasses.replace(one, **sure) for number, one in pairs],
-            )
-
-
 def test_an_empty_sample_wins_no_vote(model: Model) -> None:
+    """Samples with an even number say nothing, with a confidence of 0.99."""
+    sure = {"text": " \n", "finish_reason": "stop", "confidence": 0.99}
+
+    def generate(prompts: Any, sampling: Sampling, **options: Any) -> Any:
+        for at, made in model.engine.generate(prompts, sampling, **options):
+            pairs = enumerate(made, start=sampling.first_sample)
+            yield at, [one if n % 2 else dataclasses.replace(one, **sure) for n, one in pairs]
+
+    def answer(text: str, choices: Any = ()) -> str:
+        return "nothing" if not text.strip() else "A"
+
     silent = copy.copy(model)
-    silent.engine = Silent(model.engine)
-    silent.task = FewAnswers(model.task)  # type: ignore[assignment]
-    silent.task.answer = lambda text, choices=(): "nothing" if not text.strip() else "A"
+    silent.engine = Instead(model.engine, generate=generate)  # type: ignore[assignment]
+    silent.task = Instead(model.task, answer=answer)  # type: ignore[assignment]
     for strategy in ("es", "best", "grace-sc", "sc"):
         (decision,) = silent.vote(["What is 1?"], strategy=strategy, budget=4)
         assert (decision.answer, decision.votes[0].answer) == ("A", None)

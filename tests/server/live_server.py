@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 
 from grace.model import Model
@@ -31,6 +33,43 @@ class Live:
         """Return the official client."""
         options = {"api_key": "none", "max_retries": 0, "timeout": 60, **options}
         return openai.OpenAI(base_url=f"{self.url}/v1", **options)
+
+    def ask(self, messages: Any, **options: Any) -> Any:
+        """Return what the official client makes of a chat, of a stream all chunks."""
+        with self.client() as client:
+            options = {"temperature": 0, **options}
+            answer = client.chat.completions.create(model=NAME, messages=messages, **options)
+            return list(answer) if options.get("stream") else answer
+
+    def send(self, path: str, body: Any = None, **headers: str) -> httpx2.Response:
+        """Send bytes or JSON without any client of OpenAI's; without a body, get a page."""
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        head = {"Content-Type": "application/json"} if content is not None else {}
+        method = "GET" if content is None else "POST"
+        head |= headers
+        return httpx2.request(method, self.url + path, content=content, headers=head, timeout=60)
+
+    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer."""
+        answer = self.send(path, body, **headers)
+        return answer.status_code, answer.json()
+
+    def events(self, path: str, body: Any) -> list[Any]:
+        """Return the events of a stream up to its [DONE], or the error in their place."""
+        answer = self.send(path, body | {"stream": True})
+        if answer.status_code != 200:
+            return [answer.json()]
+        *lines, end = answer.text.strip().split("\n\n")
+        assert end == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what comes in milliseconds; give up after a minute."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 class Slow:

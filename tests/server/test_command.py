@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,86 +23,59 @@ from grace.server.requests import ChatRequest
 from grace.server.running import _example
 
 
-@pytest.fixture
-def process(finished: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A server of the tiny run, its address, and what it said at the start."""
-    command = [sys.executable, "-c", "from grace.cli import main; main()"]
-    command += ["serve", str(finished / "run"), "--port", "0", "--name", "tiny"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+@contextlib.contextmanager
+def process(*words: str, lines: int) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """Run a command that serves; give it, its address, and the first lines that it prints."""
+    command = [sys.executable, "-c", "from grace.cli import main; main()", *words]
+    command += ["--port", "0", "--name", "tiny"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as server:
         assert server.stdout is not None
-        said = server.stdout.readline() + server.stdout.readline()
+        said = "".join(server.stdout.readline() for _ in range(lines))
         found = re.search(r"http://127\.0\.0\.1:\d+", said)
         assert found, server.stderr and server.stderr.read()
         yield server, found.group(), said
         server.kill()
 
 
-def test_sigterm_ends_what_streams_and_exits_0(
-    process: tuple[subprocess.Popen[str], str, str],
-) -> None:
-    server, url, said = process
-    assert f"next:   curl {url}/v1/chat/completions" in said
-    body = {"model": "tiny", "prompt": "a", "n": 8, "max_tokens": 120, "stream": True}
+def ends_what_streams(server: subprocess.Popen[str], url: str, choices: int) -> str:
+    """Assert that SIGTERM lets a stream end; return what the server said on standard error."""
+    body = {"model": "tiny", "prompt": "a", "n": choices, "max_tokens": 100, "stream": True}
     body |= {"temperature": 2, "stream_options": {"include_usage": True}}
-    request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as stream:
-        stream.readline()
+    with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
         server.send_signal(signal.SIGTERM)
-        rest = stream.read().decode()
-    assert rest.endswith("data: [DONE]\n\n")
-    assert rest.count('"finish_reason": "') == 8
+        rest = "\n".join(lines)
+    assert rest.rstrip().endswith("data: [DONE]")
+    assert rest.count('"finish_reason": "') == choices
     assert server.wait(60) == 0
     assert server.stderr is not None
-    assert server.stderr.read() == ""
+    return server.stderr.read()
 
 
-@pytest.fixture
-def proxy_process(upstream: Server, finished: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A proxy of the tiny run, and its address."""
-    upstream.behaviour = Behaviour()
-    command = [sys.executable, "-c", "from grace.cli import main; main()", "proxy"]
-    command += [str(finished / "run"), "--upstream", upstream.url, "--port", "0", "--name", "tiny"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        said = "".join(server.stdout.readline() for _ in range(3))
-        assert said.startswith("upstream: served on vLLM 0.32.0\n")
-        found = re.search(r"http://127\.0\.0\.1:\d+", said)
-        assert found, server.stderr and server.stderr.read()
-        yield server, found.group()
-        server.kill()
+def test_sigterm_ends_what_streams_and_exits_0(finished: Path) -> None:
+    with process("serve", str(finished / "run"), lines=2) as (server, url, said):
+        assert f"next:   curl {url}/v1/chat/completions" in said
+        assert ends_what_streams(server, url, 8) == ""
 
 
 def test_a_proxy_loads_no_torch_says_what_failed_in_a_line_and_ends_what_streams(
-    upstream: Server, proxy_process: tuple[subprocess.Popen[str], str]
+    upstream: Server, finished: Path
 ) -> None:
-    server, url = proxy_process
-    body = {"model": "tiny", "prompt": "a", "n": 4, "max_tokens": 100, "temperature": 2}
-    upstream.behaviour.fails = "cut"
-    assert httpx2.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 502
-    upstream.behaviour.fails, upstream.behaviour.step_s = "", 0.02
-    body |= {"stream": True}
-    request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as stream:
-        stream.readline()
+    upstream.behaviour = Behaviour()
+    words = ("proxy", str(finished / "run"), "--upstream", upstream.url)
+    with process(*words, lines=3) as (server, url, said):
+        assert said.startswith("upstream: served on vLLM 0.32.0\n")
+        body = {"model": "tiny", "prompt": "a"}
+        upstream.behaviour.fails = "cut"
+        assert httpx2.post(f"{url}/v1/completions", json=body, timeout=60).status_code == 502
+        upstream.behaviour.fails, upstream.behaviour.step_s = "", 0.02
         maps = Path(f"/proc/{server.pid}/maps")
         assert not maps.exists() or "torch" not in maps.read_text()
-        server.send_signal(signal.SIGTERM)
-        rest = stream.read().decode()
-    assert rest.endswith("data: [DONE]\n\n")
-    assert rest.count('"finish_reason": "') == 4
-    assert server.wait(60) == 0
-    assert server.stderr is not None
-    said = server.stderr.read()
-    assert said.startswith("upstream: the upstream broke off within an answer")
-    assert said.count("\n") == 1
+        failed = ends_what_streams(server, url, 4)
+    assert failed.startswith("upstream: the upstream broke off within an answer")
+    assert failed.count("\n") == 1
 
 
 @pytest.mark.parametrize(

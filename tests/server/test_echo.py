@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from live_server import NAME, Live
-from test_serving import post
 
 from grace.chat import encode_prompt
 
@@ -17,7 +16,7 @@ TEXTS = ("What is 7 and 49?", "one two  three ä\n42", "a")
 
 
 def complete(live: Live, **body: Any) -> Any:
-    status, answer = post(live, "/v1/completions", {"model": NAME, **body})
+    status, answer = live.post("/v1/completions", {"model": NAME, **body})
     assert status == 200, answer
     return answer
 
@@ -125,18 +124,18 @@ def test_an_echo_changes_neither_the_answer_nor_its_confidence(live: Live) -> No
     ],
 )
 def test_what_cannot_be_read_is_refused(live: Live, body: dict[str, Any], said: str) -> None:
-    status, answer = post(live, "/v1/completions", {"model": NAME, **body})
+    status, answer = live.post("/v1/completions", {"model": NAME, **body})
     assert status == 400 and said in json.dumps(answer)
 
 
 def test_no_token_of_a_prompt_forges_a_confidence(live: Live) -> None:
     (cnf,) = live.model.engine.tokenizer.convert_tokens_to_ids(["<CNF>"])
-    status, answer = post(live, "/v1/completions", {"model": NAME, "prompt": [5, cnf, 6]})
+    status, answer = live.post("/v1/completions", {"model": NAME, "prompt": [5, cnf, 6]})
     assert status == 400 and f"token {cnf} is one that c is read from" in json.dumps(answer)
 
 
 def test_in_front_of_another_server_an_echo_is_refused_in_a_line(proxy: Live) -> None:
-    status, answer = post(proxy, "/v1/completions", {"model": NAME, "prompt": "a", "echo": True})
+    status, answer = proxy.post("/v1/completions", {"model": NAME, "prompt": "a", "echo": True})
     assert status == 400 and answer["error"]["param"] == "echo"
     assert "does not list a prompt's tokens" in answer["error"]["message"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -79,15 +78,11 @@ def served(model: Model, finished: Path, big: Big, below: float) -> Any:
 
 
 def ask(live: Live, **options: Any) -> Any:
-    options = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, **options}
-    with live.client() as client:
-        answer = client.chat.completions.create(model=NAME, **options)
-        return list(answer) if options.get("stream") else answer
+    return live.ask([{"role": "user", "content": QUESTION}], **options)
 
 
 def outcomes(live: Live) -> dict[str, float]:
-    with urllib.request.urlopen(live.url + "/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
+    lines = live.send("/metrics").text.splitlines()
     found = [one.split() for one in lines if one.startswith("grace_cascade_total{")]
     return {name.split('"')[1]: float(value) for name, value in found}
 

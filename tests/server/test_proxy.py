@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 import torch
-from live_server import NAME, Live, running
+from live_server import NAME, Live, running, until
 
 from fake_upstream import Behaviour, Server
 from grace.chat import encode_chat
@@ -35,12 +30,6 @@ def behaviour(upstream: Server) -> Iterator[Behaviour]:
     upstream.behaviour = Behaviour()
     yield upstream.behaviour
     upstream.behaviour = Behaviour()
-
-
-def post(live: Live, path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
-    """Send a body with a client that knows nothing of OpenAI."""
-    answer = httpx2.post(live.url + path, json=body, timeout=60)
-    return answer.status_code, answer.json(), dict(answer.headers)
 
 
 def chat(live: Live, question: str = QUESTIONS[0], **options: Any) -> Any:
@@ -89,7 +78,7 @@ def test_a_vote_that_is_sure_stops_the_samples_in_flight(proxy: Live, behaviour:
     answer = ask(proxy, {"strategy": "es", "budget": 32, "parallel": 16, "threshold": 0}, seed=1)
     assert answer.grace["samples"] < answer.grace["issued"] == 16
     assert len(behaviour.requests) == 16
-    _until(lambda: behaviour.left > 0)
+    until(lambda: behaviour.left > 0)
 
 
 @pytest.mark.parametrize("token", ["<CNF>", "<|im_end|>", "<|im_start|>assistant\n"])
@@ -155,19 +144,16 @@ def test_an_upstream_that_fails_is_a_documented_error(
     behaviour.fails = fails
     body: dict[str, Any] = {"model": NAME, "messages": USER, "temperature": 0}
     body["grace"] = {"prompt": "raw"}  # whose answer begins with a whole character
-    got, answer, _ = post(proxy, "/v1/chat/completions", body)
+    got, answer = proxy.post("/v1/chat/completions", body)
     assert (got, answer["error"]["code"]) == (status, code)
     assert "127.0.0.1" not in answer["error"]["message"]
-    events = _events(proxy, body | {"stream": True})
-    if fails == "500":  # before the stream began
-        assert events[-1]["error"]["code"] == code
-    else:
+    events = proxy.events("/v1/chat/completions", body)
+    assert events[-1]["error"]["code"] == code
+    if fails != "500":  # which comes before the stream has begun
         assert events[0]["choices"][0]["delta"]["role"] == "assistant"
-        assert events[-2]["error"]["code"] == code
-        assert events[-1] == "[DONE]"
     body["messages"] = [{"role": "user", "content": SAYING}]
     vote = body | {"grace": {"budget": 2, "strategy": "sc"}}
-    assert post(proxy, "/v1/chat/completions", vote)[1]["error"]["code"] == code
+    assert proxy.post("/v1/chat/completions", vote)[1]["error"]["code"] == code
 
 
 def test_a_busy_upstream_is_a_503_that_says_when_to_come_back(
@@ -175,11 +161,11 @@ def test_a_busy_upstream_is_a_503_that_says_when_to_come_back(
 ) -> None:
     behaviour.busy, behaviour.retry_after = 10, "1"
     body = {"model": NAME, "prompt": "a", "max_tokens": 2}
-    status, answer, headers = post(proxy, "/v1/completions", body)
-    assert (status, answer["error"]["code"]) == (503, "upstream_busy")
-    assert headers["retry-after"] == "1"
+    answer = proxy.send("/v1/completions", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "upstream_busy")
+    assert answer.headers["retry-after"] == "1"
     behaviour.busy = 1
-    assert post(proxy, "/v1/completions", body)[0] == 200
+    assert proxy.post("/v1/completions", body)[0] == 200
 
 
 def test_a_busy_upstream_that_asks_for_more_time_than_is_left_is_a_503_at_once(
@@ -188,24 +174,24 @@ def test_a_busy_upstream_that_asks_for_more_time_than_is_left_is_a_503_at_once(
     behaviour.busy, behaviour.retry_after = 10, "600"  # the proxy's timeout is 300
     for more in ({}, {"stream": True}):
         body = {"model": NAME, "prompt": "a", "max_tokens": 2, **more}
-        status, answer, headers = post(proxy, "/v1/completions", body)
-        assert (status, answer["error"]["code"]) == (503, "upstream_busy")
-        assert headers["retry-after"] == "600"
+        answer = proxy.send("/v1/completions", body)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "upstream_busy")
+        assert answer.headers["retry-after"] == "600"
     assert len(behaviour.requests) == 2
 
 
 def test_no_upstream_asks_a_client_to_wait_forever(proxy: Live, behaviour: Behaviour) -> None:
     behaviour.busy, behaviour.retry_after = 10, "9" * 400
-    status, _, headers = post(proxy, "/v1/completions", {"model": NAME, "prompt": "a"})
-    assert (status, headers["retry-after"]) == (503, "3600")
+    answer = proxy.send("/v1/completions", {"model": NAME, "prompt": "a"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3600")
 
 
 def test_chunks_of_another_model_are_refused(proxy: Live, behaviour: Behaviour) -> None:
     body = {"model": NAME, "prompt": "a", "max_tokens": 2}
     behaviour.says_model = "served"
-    assert post(proxy, "/v1/completions", body)[0] == 200
+    assert proxy.post("/v1/completions", body)[0] == 200
     behaviour.says_model = "another"
-    status, answer, _ = post(proxy, "/v1/completions", body)
+    status, answer = proxy.post("/v1/completions", body)
     assert (status, answer["error"]["code"]) == (502, "upstream_malformed")
     assert "another model" in answer["error"]["message"]
 
@@ -217,18 +203,18 @@ def test_an_upstream_that_restarts_with_other_weights_is_noticed(
     score = {"model": NAME, "input": [{"question": "q", "response": "x"}]}
     asked = [("/v1/completions", body), ("/v1/score", score)]
     monkeypatch.setattr("grace.engines.http.remote.CHECK_S", 0.0)
-    assert [post(proxy, *one)[0] for one in asked] == [200, 200]
+    assert [proxy.post(*one)[0] for one in asked] == [200, 200]
     real = upstream.logits
     with monkeypatch.context() as restarted:
         restarted.setattr(upstream, "logits", lambda ids: real(ids).flip(-1))
         for one in asked:
-            status, answer, _ = post(proxy, *one)
+            status, answer = proxy.post(*one)
             assert (status, answer["error"]["code"]) == (501, "upstream_unsupported")
             assert "has another model than when it was first asked" in answer["error"]["message"]
-    assert [post(proxy, *one)[0] for one in asked] == [200, 200]  # the right one is back
+    assert [proxy.post(*one)[0] for one in asked] == [200, 200]  # the right one is back
     monkeypatch.setattr("grace.engines.http.remote.CHECK_S", 1e9)
     before = len(behaviour.requests)
-    assert post(proxy, "/v1/completions", body)[0] == 200
+    assert proxy.post("/v1/completions", body)[0] == 200
     assert len(behaviour.requests) == before + 1  # it is not asked again for every request
 
 
@@ -236,12 +222,10 @@ def test_what_the_upstream_refuses_is_told_with_its_words(
     proxy: Live, relayed: Model, behaviour: Behaviour
 ) -> None:
     long = {"model": NAME, "messages": [{"role": "user", "content": "word " * 300}]}
-    status, answer, _ = post(proxy, "/v1/chat/completions", long)
+    status, answer = proxy.post("/v1/chat/completions", long)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
     behaviour.context = 30  # less than it said
-    status, answer, _ = post(
-        proxy, "/v1/completions", {"model": NAME, "prompt": "a", "max_tokens": 50}
-    )
+    status, answer = proxy.post("/v1/completions", {"model": NAME, "prompt": "a", "max_tokens": 50})
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
     assert "This model's maximum context length is 30" in answer["error"]["message"]
 
@@ -260,9 +244,9 @@ def test_a_slow_upstream_is_a_504_and_is_hung_up_on(
             asked = more if "input" in more else body | more
             if "input" in more:
                 upstream.behaviour.step_s = 2
-            status, answer, _ = post(hasty, path, asked)
+            status, answer = hasty.post(path, asked)
             assert (status, answer["error"]["code"]) == (504, "timeout")
-            _until(lambda before=before: upstream.behaviour.left > before)  # type: ignore[misc]
+            until(lambda before=before: upstream.behaviour.left > before)  # type: ignore[misc]
 
 
 def test_a_client_that_leaves_hangs_up_on_the_upstream(proxy: Live, behaviour: Behaviour) -> None:
@@ -271,18 +255,18 @@ def test_a_client_that_leaves_hangs_up_on_the_upstream(proxy: Live, behaviour: B
     stream = chat(proxy, stream=True, **options)
     next(iter(stream))
     stream.close()
-    _until(lambda: behaviour.left > 0)
+    until(lambda: behaviour.left > 0)
     before = behaviour.left
     with pytest.raises(openai.APITimeoutError):
         messages = proxy.model.messages(QUESTIONS[0])
         proxy.client(timeout=0.5).chat.completions.create(model=NAME, messages=messages, **options)
-    _until(lambda: behaviour.left > before)
+    until(lambda: behaviour.left > before)
     before = behaviour.left
     with pytest.raises(openai.APITimeoutError):
         client = proxy.client(timeout=0.5)
         vote = {"grace": {"budget": 8, "parallel": 4, "strategy": "sc"}}
         client.chat.completions.create(model=NAME, messages=USER, extra_body=vote, seed=2)
-    _until(lambda: behaviour.left > before)
+    until(lambda: behaviour.left > before)
     behaviour.step_s = 0
     assert chat(proxy, max_tokens=2).choices
 
@@ -291,10 +275,10 @@ def test_a_body_that_is_too_large_is_a_413_here_and_where_the_upstream_says_so(
     proxy: Live, behaviour: Behaviour
 ) -> None:
     body = {"model": NAME, "prompt": "a" * 2**20}
-    status, answer, _ = post(proxy, "/v1/completions", body)
+    status, answer = proxy.post("/v1/completions", body)
     assert (status, answer["error"]["code"]) == (413, "too_large")
     behaviour.fails = "413"
-    status, answer, _ = post(proxy, "/v1/completions", body | {"prompt": "a"})
+    status, answer = proxy.post("/v1/completions", body | {"prompt": "a"})
     assert (status, answer["error"]["code"]) == (413, "upstream_too_large")
     assert "Request Entity Too Large" in answer["error"]["message"]
 
@@ -308,21 +292,25 @@ def test_a_full_queue_says_when_to_come_back(
 
         def one(number: int) -> None:
             body = {"model": NAME, "prompt": "a", "max_tokens": 20, "seed": number}
-            answers.append(post(small, "/v1/completions", body))
+            answers.append(small.send("/v1/completions", body))
             if len(answers) == 4:  # one runs, one waits
                 gate.set()
 
-        _together(one, 6)
-    assert sorted(status for status, *_ in answers) == [200, 200, 429, 429, 429, 429]
-    busy, headers = next((body, head) for status, body, head in answers if status == 429)
-    assert (busy["error"]["code"], headers["retry-after"]) == ("queue_full", "1")
+        threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(one.status_code for one in answers) == [200, 200, 429, 429, 429, 429]
+    busy = next(one for one in answers if one.status_code == 429)
+    assert (busy.json()["error"]["code"], busy.headers["retry-after"]) == ("queue_full", "1")
 
 
 def test_a_proxy_is_ready_while_its_upstream_answers(
     upstream: Server, proxy: Live, behaviour: Behaviour, finished: Path
 ) -> None:
     def ready(live: Live) -> tuple[int, Any]:
-        answer = httpx2.get(f"{live.url}/ready", timeout=60)
+        answer = live.send("/ready")
         return answer.status_code, answer.json()
 
     assert ready(proxy)[0] == 200
@@ -335,35 +323,5 @@ def test_a_proxy_is_ready_while_its_upstream_answers(
     model.engine._upstream.url = "http://127.0.0.1:9"
     with running(model, finished / "run") as lonely:
         assert ready(lonely)[1]["error"]["message"] == "not ready: the upstream does not answer"
-        assert httpx2.get(f"{lonely.url}/health", timeout=60).status_code == 200
+        assert lonely.send("/health").status_code == 200
     model.engine.close()
-
-
-def _events(live: Live, body: Any) -> list[Any]:
-    """Return the events of a stream, or the error in their place."""
-    data = json.dumps(body).encode()
-    head = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{live.url}/v1/chat/completions", data, head)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            lines = answer.read().decode().strip().split("\n\n")
-    except urllib.error.HTTPError as error:
-        with error:
-            return [json.loads(error.read())]
-    found = [line.removeprefix("data: ") for line in lines]
-    return [line if line == "[DONE]" else json.loads(line) for line in found]
-
-
-def _together(one: Callable[[int], None], count: int) -> None:
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from live_server import until
 
 from grace.engines import Sampling
 from grace.errors import UserInputError
@@ -80,13 +81,6 @@ def start(model: Any) -> Iterator[Start]:
     yield run
     for worker in made:
         worker.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def busy(worker: Queue, model: Any) -> Steps:

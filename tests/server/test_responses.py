@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-import httpx2
 import openai
 import pytest
 from live_server import NAME, Live
@@ -89,8 +88,7 @@ def test_an_error_within_a_stream_is_its_last_event(live: Live, monkeypatch: Any
 
     monkeypatch.setattr("grace.server.replies.Envelope.ending", broken)
     body = {"model": NAME, "input": QUESTION, "stream": True}
-    answer = httpx2.post(f"{live.url}/v1/responses", json=body, timeout=60)
-    lines = answer.text.strip().splitlines()
+    lines = live.send("/v1/responses", body).text.strip().splitlines()
     last = json.loads(lines[-1].removeprefix("data: "))
     assert (last["type"], last["code"]) == ("error", "internal")
 

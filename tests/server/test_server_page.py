@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -51,9 +50,9 @@ def text(browser: Browser, name: str) -> str:
 def test_pages_ask_for_nothing_elsewhere(live: Live) -> None:
     for file in PAGE.iterdir():
         path = "/" if file.name == "index.html" else f"/page/{file.name}"
-        with urllib.request.urlopen(live.url + path, timeout=60) as answer:
-            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
-            content = answer.read().decode()
+        answer = live.send(path)
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        content = answer.text
         assert content == file.read_text()
         addresses = [a for a in re.findall(r"https?://[^\s\"']+", content) if "w3.org" not in a]
         assert addresses == []

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import sys
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from grace.config import DataSettings
 from grace.model import Model
 from grace.records import EMPTY, Threshold
 from grace.tasks import load_task
+from instead import Instead
 
 QUESTION = "What is 7 and 49?"
 
@@ -30,18 +28,6 @@ def chat(live: Live, question: str = QUESTION, **options: Any) -> Any:
     messages = live.model.messages(question)
     options = {"temperature": 0, **options}
     return live.client().chat.completions.create(model=NAME, messages=messages, **options)
-
-
-def post(live: Live, path: str, body: Any, **headers: str) -> tuple[int, Any]:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = {"Content-Type": "application/json", **headers}
-    request = urllib.request.Request(live.url + path, data, head)
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.loads(error.read() or b"null")
 
 
 def an_ending_question(live: Live) -> str:
@@ -105,13 +91,13 @@ def test_a_prompt_that_the_model_was_not_trained_on_is_said_so(live: Live) -> No
         ([user, answer], False),
     ):
         body = {"model": NAME, "messages": messages, "max_tokens": 2}
-        _, answered = post(live, "/v1/chat/completions", body)
+        _, answered = live.post("/v1/chat/completions", body)
         assert answered["choices"][0]["calibrated"] is calibrated
         scored = {"model": NAME, "input": [{"messages": messages, "response": "49"}]}
-        _, answered = post(live, "/v1/score", scored)
+        _, answered = live.post("/v1/score", scored)
         assert answered["data"][0]["calibrated"] is calibrated
     scored = {"model": NAME, "input": [{"question": QUESTION, "response": "49"}]}
-    assert post(live, "/v1/score", scored)[1]["data"][0]["calibrated"] is True
+    assert live.post("/v1/score", scored)[1]["data"][0]["calibrated"] is True
     told = live.client().completions.create(model=NAME, prompt="a", max_tokens=2)
     assert told.choices[0].calibrated is False
 
@@ -127,10 +113,10 @@ def test_no_answer_is_longer_than_the_server_allows(live: Live, finished: Path) 
     with running(live.model, finished / "run", max_tokens=2) as server:
         assert server.client().models.retrieve(NAME).grace["max_tokens"] == 2
         for options in ({}, {"grace": {"budget": 1}}):
-            _, answer = post(server, "/v1/chat/completions", {**body, **options})
+            _, answer = server.post("/v1/chat/completions", {**body, **options})
             assert len(answer["choices"][0]["logprobs"]["content"]) <= 2
         del body["logprobs"]
-        _, voted = post(server, "/v1/chat/completions", {**body, "grace": {"budget": 3}})
+        _, voted = server.post("/v1/chat/completions", {**body, "grace": {"budget": 3}})
         assert all(vote["tokens"] <= 2 for vote in voted["grace"]["votes"])
 
 
@@ -143,14 +129,14 @@ def test_usage_counts_the_end_token_and_is_everywhere(live: Live) -> None:
     assert usage.total_tokens == prompt + reply.tokens + 1
     assert chat(live, question, max_tokens=2).usage.completion_tokens == 2  # cut: no end
     scored = {"model": NAME, "input": [{"question": question, "response": "49"}]}
-    _, answer = post(live, "/v1/score", scored)
+    _, answer = live.post("/v1/score", scored)
     tokens = prompt + len(encode_text(tokenizer, "49"))
     expected = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
     assert answer["usage"] == expected
     vote = {"grace": {"budget": 3, "strategy": "sc"}, "seed": 1}
     asked = [{"role": "user", "content": question}]
-    _, answer = post(
-        live, "/v1/chat/completions", {"model": NAME, "messages": asked, "temperature": 0, **vote}
+    _, answer = live.post(
+        "/v1/chat/completions", {"model": NAME, "messages": asked, "temperature": 0, **vote}
     )
     assert answer["usage"]["completion_tokens"] == 3 * (reply.tokens + 1)
     options = {"include_usage": True}
@@ -263,12 +249,12 @@ def test_an_empty_answer_has_no_confidence_and_says_why(live: Live) -> None:
         assert (last.finish_reason, last.confidence) == ("stop", None)
         assert last.no_confidence == "the answer is empty"
     items = [{"question": QUESTION, "response": text} for text in ("", " \n", "no")]
-    _, scores = post(live, "/v1/score", {"model": NAME, "input": items})
+    _, scores = live.post("/v1/score", {"model": NAME, "input": items})
     assert [one["confidence"] is None for one in scores["data"]] == [True, True, False]
     assert [one.get("no_confidence") for one in scores["data"]] == [EMPTY, EMPTY, None]
     grace = {"threshold": 0.0, "budget": 1}
     body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "grace": grace}
-    _, answer = post(live, "/v1/chat/completions", body | {"stop": everything, "max_tokens": 24})
+    _, answer = live.post("/v1/chat/completions", body | {"stop": everything, "max_tokens": 24})
     assert answer["grace"]["abstains"], answer
 
 
@@ -279,7 +265,7 @@ def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:
     body = {"model": NAME, "messages": [{"role": "user", "content": question}], "max_tokens": 1}
     body["seed"] = 0  # with another one a sample may end at once
     for budget in (1, 2):
-        _, answer = post(live, "/v1/chat/completions", {**body, "grace": {"budget": budget}})
+        _, answer = live.post("/v1/chat/completions", {**body, "grace": {"budget": budget}})
         (choice,) = answer["choices"]
         assert (choice["finish_reason"], choice["confidence"]) == ("length", None)
 
@@ -291,7 +277,7 @@ def test_an_answer_that_a_stop_string_may_cut_has_no_promise(live: Live, finishe
     body["grace"] = {"budget": 1}
     with running(model, finished / "run") as server:
         for stop, promise, tau in (([], "PROMISE", 0.0), (["a"], "", None)):
-            _, answer = post(server, "/v1/chat/completions", {**body, "stop": stop})
+            _, answer = server.post("/v1/chat/completions", {**body, "stop": stop})
             assert (answer["grace"]["promise"], answer["grace"]["threshold"]) == (promise, tau)
 
 
@@ -306,7 +292,7 @@ def test_a_guarantee_is_listed_where_answers_may_be_as_long_as_those_it_was_chos
     for most, promise in ((longest, "PROMISE"), (longest - 1, "")):
         with running(model, finished / "run", max_tokens=most) as server:
             listed = server.client().models.retrieve(NAME).grace["threshold"] or {}
-            _, answer = post(server, "/v1/chat/completions", body)
+            _, answer = server.post("/v1/chat/completions", body)
             assert listed.get("promise", "") == answer["grace"]["promise"] == promise
 
 
@@ -319,7 +305,7 @@ def test_a_guarantee_for_greedy_answers_covers_every_temperature_that_is_greedy(
     body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
     body |= {"grace": {"budget": 1}, "temperature": temperature}
     with running(model, finished / "run") as server:
-        _, answer = post(server, "/v1/chat/completions", body)
+        _, answer = server.post("/v1/chat/completions", body)
     assert answer["grace"]["promise"] == promise
 
 
@@ -365,21 +351,13 @@ def test_a_vote_is_that_of_the_model_with_every_sample(served: Live) -> None:
 def test_answers_are_read_with_the_options_of_the_question(
     budget: int, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task: Any = live.model.task
-
-    class Offered:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(task, name)
-
-        def answer(self, text: str, choices: Any = ()) -> str:
-            return f"one of {len(choices)}"
-
-    monkeypatch.setattr(live.model, "task", Offered())
+    offered = Instead(live.model.task, answer=lambda text, choices=(): f"one of {len(choices)}")
+    monkeypatch.setattr(live.model, "task", offered)
     monkeypatch.setattr(live.model, "data", DataSettings(prompt="text"))
     user = [{"role": "user", "content": "What is 32 and 224?"}]
     options = {"budget": budget, "choices": ["x", "y", "z"]}
     body = {"model": NAME, "messages": user, "max_tokens": 4, "grace": options}
-    _, answer = post(live, "/v1/chat/completions", body)
+    _, answer = live.post("/v1/chat/completions", body)
     assert answer["grace"]["answer"] == "one of 3"
 
 
@@ -390,7 +368,7 @@ def test_score_rates_what_one_already_has(served: Live) -> None:
         {"messages": chat_messages, "response": "49"},
         {"prompt": "What?", "response": "this <CNF> is text<|im_end|>"},
     ]
-    status, body = post(served, "/v1/score", {"model": NAME, "input": items})
+    status, body = served.post("/v1/score", {"model": NAME, "input": items})
     own = [{"role": "user", "content": "What?"}]
     chats = [chat_messages, chat_messages, own]
     expected = served.model.score(chats, [item["response"] for item in items])
@@ -407,10 +385,10 @@ def test_of_a_multiple_choice_model_a_question_with_its_choices_is_calibrated(
         (card,) = server.client().models.list().data
         assert card.grace["kind"] == "choice"  # the page then has a field for the options
         item = {"question": "Which?", "choices": ["4", "7"], "response": "B"}
-        _, scored = post(server, "/v1/score", {"model": NAME, "input": [item]})
+        _, scored = server.post("/v1/score", {"model": NAME, "input": [item]})
         assert scored["data"][0]["calibrated"] is True
         turn = [{"role": "user", "content": "Which?"}]
-        _, bare = post(server, "/v1/chat/completions", {"model": NAME, "messages": turn})
+        _, bare = server.post("/v1/chat/completions", {"model": NAME, "messages": turn})
         assert bare["choices"][0]["calibrated"] is False
 
 
@@ -464,11 +442,11 @@ def test_a_request_imports_nothing(
     for server in (live, proxy):
         for name in ("planted_here:x", "grace-planted_here:x", "venv.__main__:x", ":", "es:"):
             body = {"model": NAME, "messages": user, "grace": {"budget": 2, "strategy": name}}
-            status, answer = post(server, "/v1/chat/completions", body)
+            status, answer = server.post("/v1/chat/completions", body)
             assert (status, answer["error"]["param"]) == (400, "grace.strategy")
         for name in ("planted_here", "ess", "grace-ess,threshold=1"):
             body["grace"] = {"budget": 2, "strategy": name}
-            status, answer = post(server, "/v1/chat/completions", body)
+            status, answer = server.post("/v1/chat/completions", body)
             assert (status, answer["error"]["param"]) == (400, "grace.strategy")
             assert "module:" not in answer["error"]["message"]
     assert "planted_here" not in sys.modules
@@ -489,14 +467,14 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
         ("/v1/score", {"model": NAME, "input": [{"response": "x"}]}, 400, None),
         ("/v1/nothing", {}, 404, None),
     ):
-        got, answer = post(live, path, body)
+        got, answer = live.post(path, body)
         assert (got, answer["error"]["code"]) == (status, code), (body, answer)
         assert answer["error"]["message"] != "Field required"
         assert set(answer["error"]) == {"message", "type", "param", "code"}
     stream = {"model": NAME, "messages": user, "stream": True}
-    assert post(live, "/v1/chat/completions", stream)[0] == 400  # not a stream of one error
+    assert live.post("/v1/chat/completions", stream)[0] == 400  # not a stream of one error
     wrong = {"model": NAME, "messages": user}
-    assert post(live, "/v1/chat/completions", wrong, **{"Content-Type": "text/plain"})[0] == 415
+    assert live.post("/v1/chat/completions", wrong, **{"Content-Type": "text/plain"})[0] == 415
 
 
 @pytest.mark.parametrize(
@@ -517,7 +495,7 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
 )  # fmt: skip
 def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> None:
     body = {"model": NAME, "messages": [{"role": "user", "content": "q"}], **change}
-    status, answer = post(live, "/v1/chat/completions", body)
+    status, answer = live.post("/v1/chat/completions", body)
     assert (status, answer["error"]["param"]) == (400, param)
     assert answer["error"]["message"].startswith(f"{param}: ")
 
@@ -525,13 +503,7 @@ def test_a_param_is_a_place_in_the_body(live: Live, change: Any, param: str) -> 
 def test_every_answer_has_a_request_id(live: Live) -> None:
     def id_of(path: str, given: str = "") -> str:
         head = {"x-request-id": given} if given else {}
-        try:
-            request = urllib.request.Request(live.url + path, headers=head)
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return str(answer.headers["x-request-id"])
-        except urllib.error.HTTPError as error:
-            with error:
-                return str(error.headers["x-request-id"])
+        return str(live.send(path, **head).headers["x-request-id"])
 
     for path in ("/", "/health", "/nothing", "/v1/completions"):
         assert id_of(path) != id_of(path)
@@ -544,33 +516,24 @@ def test_every_answer_has_a_request_id(live: Live) -> None:
 def test_an_error_outside_the_queue_is_a_500_that_the_log_names(
     live: Live, finished: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(live.model.task, name)
-
-        def answer(self, text: str, choices: Any = ()) -> str:
-            raise LookupError("no answer at all")
+    def answer(text: str, choices: Any = ()) -> str:
+        raise LookupError("no answer at all")
 
     model = copy.copy(live.model)
-    model.task = Broken()  # type: ignore[assignment]
+    model.task = Instead(live.model.task, answer=answer)  # type: ignore[assignment]
     body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
-    data = json.dumps(body | {"grace": {"budget": 1}, "max_tokens": 2}).encode()
-    head = {"Content-Type": "application/json", "x-request-id": "mine-2"}
+    body |= {"grace": {"budget": 1}, "max_tokens": 2}
     with running(model, finished / "run") as server:
-        request = urllib.request.Request(f"{server.url}/v1/chat/completions", data, head)
-        with pytest.raises(urllib.error.HTTPError) as failed:
-            urllib.request.urlopen(request, timeout=60)
-        with failed.value as error:
-            assert (error.code, error.headers["x-request-id"]) == (500, "mine-2")
-            assert json.load(error)["error"]["code"] == "internal"
-        with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
-            assert 'path="/v1/chat/completions",status="500"} 1.0' in answer.read().decode()
+        failed = server.send("/v1/chat/completions", body, **{"x-request-id": "mine-2"})
+        assert (failed.status_code, failed.headers["x-request-id"]) == (500, "mine-2")
+        assert failed.json()["error"]["code"] == "internal"
+        counted = server.send("/metrics").text
+        assert 'path="/v1/chat/completions",status="500"} 1.0' in counted
     assert "mine-2" in caplog.text and "no answer at all" in caplog.text
 
 
 def test_answers_are_those_of_the_openapi_document(live: Live) -> None:
-    with urllib.request.urlopen(f"{live.url}/openapi.json", timeout=60) as answer:
-        document = json.load(answer)
+    document = live.send("/openapi.json").json()
     schemas = document["components"]["schemas"]
 
     def fits(value: Any, schema: Any) -> None:
@@ -593,10 +556,11 @@ def test_answers_are_those_of_the_openapi_document(live: Live) -> None:
         for body in bodies:
             asked = {"model": NAME, **body}
             asked |= {"max_tokens": 9, "seed": 1} if chunk else {}
-            status, found = post(live, path, asked)
+            status, found = live.post(path, asked)
             assert status == 200
             fits(found, content["application/json"]["schema"])
-            for event in events(live, path, asked) if chunk else ():
+            asked["stream_options"] = {"include_usage": True}
+            for event in live.events(path, asked) if chunk else ():
                 fits(event, schemas[chunk])
         if chunk:
             named = content["text/event-stream"]["schema"]["contentSchema"]["$ref"]
@@ -604,19 +568,8 @@ def test_answers_are_those_of_the_openapi_document(live: Live) -> None:
     for path in ("/health", "/ready", "/v1/models", f"/v1/models/{NAME}"):
         found = path.replace(NAME, "{model}")
         schema = document["paths"][found]["get"]["responses"]["200"]["content"]
-        with urllib.request.urlopen(live.url + path, timeout=60) as answer:
-            fits(json.load(answer), schema["application/json"]["schema"])
+        fits(live.send(path).json(), schema["application/json"]["schema"])
     assert "security" not in document["paths"]["/v1/score"]["post"]
-
-
-def events(live: Live, path: str, body: Any) -> list[Any]:
-    more = {"stream": True, "stream_options": {"include_usage": True}}
-    head = {"Content-Type": "application/json"}
-    request = urllib.request.Request(live.url + path, json.dumps(body | more).encode(), head)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        *lines, end = answer.read().decode().strip().split("\n\n")
-    assert end == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 def test_models_health_and_metrics(served: Live) -> None:
@@ -628,8 +581,7 @@ def test_models_health_and_metrics(served: Live) -> None:
     counted = 'grace_requests_total{path="/v1/models/{model}",status="200"}'
     pages = ("/health", '"ok"'), ("/ready", '"ok"'), ("/metrics", counted)
     for path, wanted in pages:
-        with urllib.request.urlopen(served.url + path, timeout=60) as answer:
-            assert wanted in answer.read().decode()
+        assert wanted in served.send(path).text
 
 
 def test_an_api_key_guards_the_api_and_nothing_else(live: Live, finished: Any) -> None:
@@ -638,9 +590,8 @@ def test_an_api_key_guards_the_api_and_nothing_else(live: Live, finished: Any) -
             with pytest.raises(openai.AuthenticationError):
                 guarded.client(api_key=key).models.list()
         assert guarded.client(api_key="s3cret").models.list().data
-        assert post(guarded, "/v1/score", {})[0] == 401
-        with urllib.request.urlopen(f"{guarded.url}/openapi.json", timeout=60) as answer:
-            document = json.load(answer)
+        assert guarded.post("/v1/score", {})[0] == 401
+        document = guarded.send("/openapi.json").json()
         assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
         secured = {
             path
@@ -649,8 +600,7 @@ def test_an_api_key_guards_the_api_and_nothing_else(live: Live, finished: Any) -
         }
         assert secured == {path for path in document["paths"] if path.startswith("/v1/")}
         for path in ("/", "/health", "/metrics"):
-            with urllib.request.urlopen(guarded.url + path, timeout=60) as answer:
-                assert answer.status == 200
+            assert guarded.send(path).status_code == 200
 
 
 def test_concurrent_requests_get_their_own_answers(served: Live) -> None:
@@ -692,15 +642,8 @@ def test_a_client_that_leaves_frees_the_model(live: Live) -> None:
 def test_a_request_that_takes_too_long_ends(live: Live, finished: Any) -> None:
     body = {"model": NAME, "prompt": "a", **LONG}
     with running(live.model, finished / "run", timeout_s=0.2) as hasty, slowed(live.model) as slow:
-        status, answer = post(hasty, "/v1/completions", body)
+        status, answer = hasty.post("/v1/completions", body)
         assert (status, answer["error"]["code"]) == (504, "timeout")
         assert slow.rest() < UNBROKEN
-        request = urllib.request.Request(
-            f"{hasty.url}/v1/completions",
-            json.dumps(body | {"stream": True}).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as stream:  # it has begun: 200
-            *_, error, end = stream.read().decode().strip().split("\n\n")
-    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "timeout"
-    assert end == "data: [DONE]"
+        *_, error = hasty.events("/v1/completions", body)  # it has begun: 200
+    assert error["error"]["code"] == "timeout"

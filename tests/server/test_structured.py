@@ -43,11 +43,8 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
 CALL = {"type": "function", "function": {"name": "add"}}
 
 
-def ask(live: Live, **options: Any) -> Any:
-    options = {"messages": USER, "temperature": 0, **options}
-    with live.client() as client:
-        answer = client.chat.completions.create(model=NAME, **options)
-        return list(answer) if options.get("stream") else answer
+def ask(live: Live, messages: Any = USER, **options: Any) -> Any:
+    return live.ask(messages, **options)
 
 
 def responses(drawing: Any) -> list[Response]:
