@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grace.config import override_settings
-from grace.pipeline.paths import absolute_model, absolute_override
+from grace.pipeline.settings import absolute_model, absolute_override
 
 
 def test_the_path_of_a_model_is_made_absolute(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import tiny_models
-from grace.chat.detokenizer import Detokenizer
+from grace.chat import Detokenizer
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local.draws import Part

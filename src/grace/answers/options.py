@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from grace.answers import yes_no
 from grace.answers.explained import DENIED, chosen
 from grace.answers.finding import concluded, lines, marked, plain, spoken
-from grace.answers.numbers import typed
+from grace.answers.numbers import ORDINAL_WORDS, typed
 from grace.answers.text import canonical
-from grace.answers.units import ORDINAL_WORDS
 
 LETTERS = "ABCDEFGHIJ"
 _LEAD = re.compile(

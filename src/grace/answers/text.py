@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from grace.answers import numbers
 from grace.answers.finding import boxed, hashed, labelled, plain, short_answer, spoken, stated
-from grace.answers.units import ORDINAL_WORDS, OTHER, ROMAN, UNITS
+from grace.answers.numbers import ORDINAL_WORDS, OTHER, ROMAN, UNITS
 from grace.metrics.rouge import rouge_l, tokens
 
 FEW = 4  # words of a text, letters of a word: where one that differs makes another of it

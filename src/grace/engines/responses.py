@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from grace.answers.fields import fields_in
-from grace.chat.detokenizer import pieces
+from grace.chat import pieces
 from grace.engines import Ids, Rating
 from grace.engines.reading import Drawn, Reader, Scored, Step
 from grace.errors import UserInputError

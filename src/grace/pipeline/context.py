@@ -14,7 +14,7 @@ from grace.config import DataSettings, RunSettings, from_dict, of_earlier
 from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
-from grace.pipeline.asking import needed_length, settled
+from grace.pipeline.settings import needed_length, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, is_run, read_json, runs_in

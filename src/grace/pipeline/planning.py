@@ -14,7 +14,7 @@ from typing import NamedTuple
 from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, ModelSettings, RunSettings
 from grace.engines.gguf import without_weights
-from grace.pipeline.asking import at_most_half, longest_answer
+from grace.pipeline.settings import at_most_half, longest_answer
 from grace.store import SPLITS
 from grace.tasks import load_task
 from grace.tasks.prompts import conversation, draw_training

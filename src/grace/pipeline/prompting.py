@@ -18,8 +18,8 @@ from grace.config import DataSettings
 from grace.engines import Sampling
 from grace.errors import DataError
 from grace.grading import grader_of
-from grace.pipeline.asking import at_most_half, longest_answer
 from grace.pipeline.context import Context
+from grace.pipeline.settings import at_most_half, longest_answer
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import write_json

@@ -49,8 +49,8 @@ from grace.pipeline import (
     stages_alike,
     stages_left,
 )
-from grace.pipeline.paths import absolute, absolute_override, each_absolute
 from grace.pipeline.processes import side_by_side
+from grace.pipeline.settings import absolute, absolute_override, each_absolute
 from grace.pipeline.stages.report import report_runs
 from grace.progress import say
 from grace.store import RunDir, read_json, write_json

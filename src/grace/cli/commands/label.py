@@ -121,10 +121,9 @@ def label(
     """
     from grace.engines.kinds import engine_class, own_options
     from grace.model.loading import adapter_folder, backbone
-    from grace.pipeline.asking import THOUGHT
     from grace.pipeline.labelling import SECRET, Labelling
     from grace.pipeline.labelling import label as label_all
-    from grace.pipeline.paths import absolute_model
+    from grace.pipeline.settings import THOUGHT, absolute_model
     from grace.running import check_packages
     from grace.strategies import TEMPERATURE
     from grace.tasks import KINDS

@@ -188,8 +188,8 @@ def _show_plans(
     What the run would refuse is refused here, too: a model that is not there, or edited files.
     """
     from grace.pipeline import STAGES, hardware, refuse_edited, stages_left
-    from grace.pipeline.asking import settled
     from grace.pipeline.planning import plan_runs
+    from grace.pipeline.settings import settled
 
     pending = []
     for folder, settings in runs.items():

@@ -234,7 +234,7 @@ def export(
     from grace.export import export_model
     from grace.model.loading import adapter_folder, backbone
     from grace.model.ready import ready_head
-    from grace.pipeline.paths import absolute_model
+    from grace.pipeline.settings import absolute_model
 
     folder = adapter_folder(path, None)
     if folder is None and base is None and not read_card(path):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from grace.config import to_dict
 from grace.errors import UserInputError
 from grace.pipeline.context import Context
-from grace.pipeline.paths import absolute_model
+from grace.pipeline.settings import absolute_model
 from grace.records import Message, Question, to_json
 from grace.tasks import title_of
 from grace.tasks.conversations import MARK, forms_of, prompt_of

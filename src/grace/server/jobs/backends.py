@@ -9,8 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grace.chat import refuse_longer
-from grace.chat.detokenizer import pieces
+from grace.chat import pieces, refuse_longer
 from grace.engines import Rating
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, cast
 
-from grace.chat import encode_text
-from grace.chat.detokenizer import Detokenizer
+from grace.chat import Detokenizer, encode_text
 from grace.cnf import CNF_TOKEN
 from grace.engines import ModelEngine, Rating, Sampling
 from grace.engines.base import check_contexts
