@@ -28,8 +28,8 @@ from grace.engines.kinds import load_engine
 from grace.engines.local import loading
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
-from grace.pipeline.asking import needed_length
 from grace.pipeline.context import Engines
+from grace.pipeline.settings import needed_length
 from grace.pipeline.stages.depth import check_layer
 from grace.pipeline.stages.sample import check_model
 from grace.records import Question

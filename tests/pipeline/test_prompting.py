@@ -12,7 +12,8 @@ import pytest
 import tiny_run
 from grace.config import RunSettings, override_settings
 from grace.engines.local import loading
-from grace.pipeline import asking, prompting, run
+from grace.pipeline import prompting, run
+from grace.pipeline import settings as run_settings
 from grace.pipeline.context import Context
 from grace.store import RunDir, read_json
 
@@ -166,11 +167,11 @@ def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Pat
     tokenizer = load_tokenizer(str(inputs / "chat"))
     short, long = (Question("1", "jsonl", "?", (answer,)) for answer in ("x", "why " * 60))
     choice = Question("2", "jsonl", "?", ("A",), ("x", "y"))
-    room = functools.partial(asking.longest_answer, tokenizer)
+    room = functools.partial(run_settings.longest_answer, tokenizer)
     assert room([short], thinking=False) == 50
     assert room([short, long], thinking=False) > 2 * 60
     assert room([short, choice], thinking=False) == 512
-    assert room([short], thinking=True) == 50 + asking.THOUGHT
+    assert room([short], thinking=True) == 50 + run_settings.THOUGHT
 
 
 def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_path: Path) -> None:
