@@ -60,7 +60,7 @@ def test_every_way_to_read_a_prompt_finds_the_same_distance_and_the_same_confide
     rated = engine.rated([p for p, _ in ended], [one.token_ids for _, one in ended])
     streamed = [next(iter(engine.stream(p, sampling).start(range(1))))[1] for p in prompts[:3]]
     assert [one.familiar for one in streamed] == pytest.approx([one[0] for one in found[:3]])
-    for (_, one), (c, familiar, _) in zip(ended, rated, strict=True):
+    for (_, one), (c, familiar, *_) in zip(ended, rated, strict=True):
         assert (c, familiar) == pytest.approx((one.confidence, one.familiar), abs=1e-4)
 
 

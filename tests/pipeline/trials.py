@@ -67,7 +67,7 @@ def freeze_clock() -> None:
     noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
     now = SimpleNamespace(now=lambda zone: noon)
     pipeline.datetime = SimpleNamespace(datetime=now, UTC=datetime.UTC)  # type: ignore[assignment]
-    pipeline.environment._git_commit = lambda: None  # somebody may commit between two runs
+    pipeline._git_commit = lambda: None  # somebody may commit between two runs
 
 
 def coin(text: str, question: Any) -> bool:
