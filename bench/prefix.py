@@ -29,7 +29,7 @@ from timing import in_turns
 from transformers.cache_utils import DynamicLayer
 
 from grace.chat import encode_chat
-from grace.cnf import CnfTokens, add_cnf
+from grace.cnf import add_cnf
 from grace.config import DataSettings, PaperSettings
 from grace.engines import Known, Sampling
 from grace.engines.gguf import resolve_model
@@ -108,10 +108,11 @@ def random_answers(vocabulary: int, count: int, longest: int) -> list[list[int]]
     return [draw.integers(0, vocabulary, n).tolist() for n in lengths]
 
 
-def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses: Any) -> Any:
-    """Return a function that trains LoRA and the rows on the responses for one epoch."""
-    settings = PaperSettings()
-    peft_model = add_lora(engine.model, cnf, settings).train()
+def training(path: str, prompts: Any, responses: Any) -> Any:
+    """Return a function that trains LoRA and `<CNF>` on the responses for one epoch."""
+    settings, made = PaperSettings(), TransformersEngine.load(path)
+    cnf = add_cnf(made.model, made.tokenizer)
+    peft_model = add_lora(made.model, cnf, settings).train()
     trained = [parameter for parameter in peft_model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-6)
     rows = [
@@ -122,9 +123,7 @@ def training(engine: TransformersEngine, cnf: CnfTokens, prompts: Any, responses
     def epoch() -> None:
         for start in range(0, len(rows), settings.batch_size):
             batch = collate(rows[start : start + settings.batch_size], cnf.readout, 0)
-            terms = losses(
-                peft_model, batch, cnf.readout, loss="log", evidence=Evidence.none(), end_ids=[0]
-            )
+            terms = losses(peft_model, batch, cnf.readout)
             (terms.calibration + 0.1 * terms.sft).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -145,7 +144,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="what to measure; default: everything")
     add_keep(parser)
     arguments = parser.parse_args()
-    made = TransformersEngine.load(resolve_model(arguments.model))
+    path = resolve_model(arguments.model)
+    made = TransformersEngine.load(path)
     if arguments.vocabulary:
         made.model.resize_token_embeddings(arguments.vocabulary, mean_resizing=False)
     cnf = add_cnf(made.model, made.tokenizer, head="linear")
@@ -181,7 +181,7 @@ def main() -> None:
         ("chunks", "chunks", lambda: lambda: engine.logprobs(prompts, responses)),
         ("rating", "known", lambda: lambda: engine.rated(prompts, responses, known)),
         ("features", "prefix", lambda: lambda: engine.features(prompts, responses)),
-        ("training", "prefix", lambda: training(engine, cnf, prompts, responses)),  # changes it
+        ("training", "prefix", lambda: training(path, prompts, responses)),
     ):
         if arguments.only and name not in arguments.only:
             continue
