@@ -13,9 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 SPARE = 8  # one spare column for every 8 in use, so that copies become rare
-BLOCK = (
-    64  # columns of which rooms have a multiple: the same sizes again, which no device allocates
-)
+BLOCK = {"cuda": 64}  # rooms have a multiple of so many: the same sizes need no new memory
 
 
 class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
@@ -47,7 +45,7 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
         for name in ("keys", "values"):
             parts = [getattr(self, name)[kept], *([getattr(others, name)] if others else [])]
             rows, (_, heads, _, size) = sum(map(len, parts)), parts[0].shape
-            room = parts[0].new_empty(rows, heads, _roomy(width), size)
+            room = parts[0].new_empty(rows, heads, _roomy(width, parts[0].device), size)
             start = 0
             for part in parts:
                 part = part[:, :, -width:]
@@ -67,16 +65,17 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
             or room.shape[:2] != held.shape[:2]
             or room.shape[-2] < end
         ):
-            room = held.new_empty(*held.shape[:2], _roomy(end), held.shape[-1])
+            room = held.new_empty(*held.shape[:2], _roomy(end, held.device), held.shape[-1])
             room[:, :, :start] = held
             self._rooms[name] = room
         room[:, :, start:end] = new
         return room[:, :, :end]
 
 
-def _roomy(columns: int) -> int:
+def _roomy(columns: int, device: torch.device) -> int:
     """Return the columns of a room that holds so many, with spare ones."""
-    return (columns + columns // SPARE) // BLOCK * BLOCK + BLOCK
+    block = BLOCK.get(device.type, 1)
+    return (columns + columns // SPARE) // block * block + block
 
 
 def regroup(cache: Any, kept: Tensor, others: Any, width: int) -> bool:
