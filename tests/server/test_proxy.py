@@ -74,7 +74,7 @@ def test_an_upstream_that_ends_at_once_gives_no_confidence(
 
 
 def test_a_vote_that_is_sure_stops_the_samples_in_flight(proxy: Live, behaviour: Behaviour) -> None:
-    behaviour.step_s = 0.05
+    behaviour.step_s = 0.2
     answer = ask(proxy, {"strategy": "es", "budget": 32, "parallel": 16, "threshold": 0}, seed=1)
     assert answer.grace["samples"] < answer.grace["issued"] == 16
     assert len(behaviour.requests) == 16
