@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 def group(
     sequences: Sequence[Ids],
     *,
+    max_rows: int,
     max_tokens: int,
-    max_rows: int | None = None,
     num_samples: int = 1,
     new_tokens: int = 0,
     even: bool = True,
@@ -40,8 +40,7 @@ def group(
         if room == 0:
             batches.append([])
             tokens = max(lengths[index] + new_tokens, 1)
-            rows = max_tokens // tokens
-            room = max(1, (rows if max_rows is None else min(max_rows, rows)) // num_samples)
+            room = max(1, min(max_rows, max_tokens // tokens) // num_samples)
         batches[-1].append(index)
         room -= 1
     return batches

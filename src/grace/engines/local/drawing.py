@@ -180,15 +180,17 @@ class ContinuousBatch:
 
     def _begin(self, taken: Sequence[tuple[int, Part]]) -> Batch | None:
         """Read the prompts of some parts, no more at a time than memory allows."""
-        prompts = [part.prompts[0] for _, part in taken]
-        most = self._at_once if self.exchanges else None
-        places = [*range(len(taken))]
-        together = group(prompts, max_tokens=most, even=False) if most else [places] * bool(places)
-        batches = [self._rows([taken[place] for place in some]) for some in together]
-        while len(batches) > 1:
-            kept = batches[0].rows.live_R.nonzero()[:, 0]
-            batches[0].regroup(kept, batches.pop(1))
-        return batches[0] if batches else None
+        prompts, together = [part.prompts[0] for _, part in taken], [[*range(len(taken))]]
+        if self._at_once and self.exchanges:
+            together = group(prompts, max_rows=len(taken), max_tokens=self._at_once, even=False)
+        begun: Batch | None = None
+        for places in together if taken else ():
+            new = self._rows([taken[place] for place in places])
+            if begun is None:
+                begun = new
+            else:
+                begun.regroup(begun.rows.live_R.nonzero()[:, 0], new)
+        return begun
 
     def _rows(self, taken: Sequence[tuple[int, Part]]) -> Batch:
         """Read the prompts of some parts together, and return their rows."""
