@@ -124,8 +124,8 @@ def _load(model: str) -> Any:
 def collect(engine: Any, shots: list[Any], records: list[Any], file: Path) -> None:
     """Let the model fill in some records, and store what is read of each record and field."""
     from grace.chat import encode_chat
-    from grace.engines.local.draws import Part
     from grace.engines.local.layers import candidates
+    from grace.engines.local.sampler import SampleRequest
     from grace.engines.structured import Form, Forms
 
     chats: list[list[Message]] = [
@@ -136,8 +136,8 @@ def collect(engine: Any, shots: list[Any], records: list[Any], file: Path) -> No
     allowed = [forms.compile(Form(schema_of(fields))) for _, fields in records]
     sampling = Sampling(max_new_tokens=120)
     keys = [str(number) for number in range(len(prompts))]
-    drawing = engine.draw([Part(prompts, sampling, keys, allowed)])
-    responses = [one for _, one in sorted(drawing.finished())]
+    batch = engine.batch([SampleRequest(prompts, sampling, keys, allowed)])
+    responses = [one for _, one in sorted(batch.finished())]
     grader = load_grader("auto")
     info, asked, given = [], [], []
     for record, prompt, one in zip(records, prompts, responses, strict=True):

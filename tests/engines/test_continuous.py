@@ -12,7 +12,7 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
 from grace.engines.local import scoring
-from grace.engines.local.draws import Part
+from grace.engines.local.sampler import SampleRequest
 from grace.engines.transformers import TransformersEngine
 
 CLOSE = 1e-5
@@ -94,9 +94,9 @@ def test_more_samples_than_fit_are_drawn_in_turn_and_are_the_same() -> None:
     ((_, whole),) = engine.generate([prompt], many)
     engine.batch_size = 3
     shapes = passes(engine)
-    ((_, parts),) = engine.generate([prompt], many)
+    ((_, samples),) = engine.generate([prompt], many)
     assert max(rows for rows, _ in shapes) == 3
-    for one, other in zip(parts, whole, strict=True):
+    for one, other in zip(samples, whole, strict=True):
         assert_same(one, other, CLOSE)
 
 
@@ -108,28 +108,28 @@ def test_rows_of_any_settings_join_while_others_are_drawn_and_one_can_be_stopped
     keys = [f"q{n}" for n in range(4)]
     settings = [dataclasses.replace(SAMPLING, max_new_tokens=n) for n in (6, 40, 1)]
     settings.append(Sampling(1, 0.0, max_new_tokens=20))
-    parts = [Part(prompts, sampling, keys) for sampling in settings]
+    requests = [SampleRequest(prompts, sampling, keys) for sampling in settings]
     alone = [dict(engine.generate(prompts, sampling, keys=keys)) for sampling in settings]
     wanted = [one for several in alone for place in range(4) for one in several[place]]
-    drawing = engine.draw(parts[:1])
-    drawing._room = lambda width: 7  # the rows in flight
+    batch = engine.batch(requests[:1])
+    batch._room = lambda width: 7  # the rows in flight
     stopped = next(row for row, one in enumerate(wanted) if len(one.token_ids) > 12)
     counts, got = [0] * len(wanted), dict[int, Any]()
-    for step, drawn in enumerate(drawing):
+    for step, drawn in enumerate(batch):
         assert len(drawn) <= 7
         for one in drawn:
             counts[one.row] += 1
             if one.row == stopped and counts[stopped] == 3:
-                (got[stopped],) = drawing.responses([stopped])
-        if step % 4 == 2 and (place := 1 + step // 4) < len(parts):
-            assert drawing.add(parts[place]) == sum(part.rows for part in parts[:place])
+                (got[stopped],) = batch.responses([stopped])
+        if step % 4 == 2 and (place := 1 + step // 4) < len(requests):
+            assert batch.add(requests[place]) == sum(request.rows for request in requests[:place])
     cut = got.pop(stopped)
     assert (cut.token_ids, cut.finish_reason) == (wanted[stopped].token_ids[:3], "length")
     others = [row for row in range(len(wanted)) if row != stopped]
-    for row, one in zip(others, drawing.responses(others), strict=True):
+    for row, one in zip(others, batch.responses(others), strict=True):
         assert_same(one, wanted[row], CLOSE)
         assert counts[row] == len(one.token_ids) + (one.finish_reason == "stop")
-    assert not (drawing._parts or drawing._done or drawing._allowed), "nothing is kept of a row"
+    assert not (batch._requests or batch._done or batch._allowed), "nothing is kept of a row"
 
 
 def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(

@@ -17,8 +17,8 @@ import tiny_models
 from grace.chat import Detokenizer
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.local.draws import Part
-from grace.engines.reading import Drawn
+from grace.engines.local.sampler import SampleRequest
+from grace.engines.reading import StepResult
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.server.counters import Counters
@@ -181,13 +181,13 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     job.prepare()
     choice = job.choices()[0]
     for _ in range(300):
-        choice.add(Drawn(0, 5, -0.5, (0.5,), -1.0, False), ())
+        choice.add(StepResult(0, 5, -0.5, (0.5,), -1.0, False), ())
     assert len(looked_at) == 600  # the token and the end of each step
 
 
 def test_a_prompt_beyond_the_context_is_refused() -> None:
     with pytest.raises(ModelError, match="context is 256"):
-        make().draw([Part([[5] * 250], SAMPLING, ["0"])])
+        make().batch([SampleRequest([[5] * 250], SAMPLING, ["0"])])
 
 
 def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(type(engine.forward), "__call__", full)
     with pytest.raises(ModelError, match="samples at a time; ask for fewer"):
-        list(engine.draw([Part(PROMPTS, SAMPLING, ["0", "1"])]))
+        list(engine.batch([SampleRequest(PROMPTS, SAMPLING, ["0", "1"])]))
 
 
 @pytest.mark.parametrize("text", ["naïve café", "日本語のテキスト", "👩‍🚀 in 🚀", " two  spaces "])

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from fake_upstream import Behaviour, Server
 from grace.chat import encode_chat, encode_text
 from grace.engines import Sampling
-from grace.engines.local.draws import Part
+from grace.engines.local.sampler import SampleRequest
 from grace.engines.structured import DEEPEST, LONGEST_SCHEMA, Allowed, Form, FormError, Forms
 from grace.evidence import Evidence
 from grace.model import Model
@@ -47,8 +47,8 @@ def ask(live: Live, messages: Any = USER, **options: Any) -> Any:
     return live.ask(messages, **options)
 
 
-def responses(drawing: Any) -> list[Response]:
-    return [response for _, response in sorted(drawing.finished())]
+def responses(batch: Any) -> list[Response]:
+    return [response for _, response in sorted(batch.finished())]
 
 
 def encoded(model: Model) -> list[int]:
@@ -62,15 +62,15 @@ def test_a_record_has_the_confidence_of_a_second_pass_and_leaves_its_neighbours_
     prompt, forms = encoded(tiny_model), Forms(engine.tokenizer, engine.reader)
     allowed = forms.compile(Form(SCHEMA))
     for temperature in (0.0, 1.0):
-        free = Part([prompt], Sampling(2, temperature, max_new_tokens=12), ["0"])
+        free = SampleRequest([prompt], Sampling(2, temperature, max_new_tokens=12), ["0"])
         many = Sampling(3, temperature, max_new_tokens=100)
-        bound = Part([prompt], many, ["1"], [allowed.begin() for _ in range(3)])
-        alone = responses(engine.draw([free]))
-        drawing = engine.draw([free])
-        for step, _ in enumerate(drawing):
+        bound = SampleRequest([prompt], many, ["1"], [allowed.begin() for _ in range(3)])
+        alone = responses(engine.batch([free]))
+        batch = engine.batch([free])
+        for step, _ in enumerate(batch):
             if step == 0:
-                drawing.add(bound)
-        *others, first, second, third = drawing.responses(range(5))
+                batch.add(bound)
+        *others, first, second, third = batch.responses(range(5))
         assert [one.token_ids for one in others] == [one.token_ids for one in alone]
         for one in (first, second, third):
             jsonschema.validate(json.loads(one.text), SCHEMA)
@@ -92,8 +92,8 @@ def test_an_answer_follows_its_schema_whole_and_streamed(
     assert math.exp(listed.logprob) == pytest.approx(choice.confidence, abs=1e-6)
     engine: Any = tiny_model.engine
     allowed = Forms(engine.tokenizer, engine.reader).compile(Form(SCHEMA))
-    part = Part([encoded(tiny_model)], Sampling(1, 0.0), ["0"], [allowed])
-    (own,) = responses(engine.draw([part]))
+    asked = SampleRequest([encoded(tiny_model)], Sampling(1, 0.0), ["0"], [allowed])
+    (own,) = responses(engine.batch([asked]))
     assert (choice.message.content, choice.confidence) == (
         own.text,
         pytest.approx(own.confidence, abs=1e-5),

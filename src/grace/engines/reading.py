@@ -43,7 +43,7 @@ class Step(NamedTuple):
         return {self.token: self.logprob, **self.logprobs}
 
 
-class Drawn(NamedTuple):
+class StepResult(NamedTuple):
     """The outcome of one step for one row: a token, or (`ended`) the end of the response.
 
     `readings` are those of c at the step, in log-odds. `end` is the log-probability of ending here,
@@ -159,13 +159,13 @@ class Reader:
         """Whether given responses are read at all steps: where tokens are never drawn, they are."""
         return bool(self.banned)
 
-    def drawn(self, step: Step) -> Drawn:
+    def result(self, step: Step) -> StepResult:
         """Return the outcome of a step."""
         odds = (0.0,) if self.readout is None else self.readings(step)
         end = self.end(step)
         if step.ends or step.token in self.stops:
-            return Drawn(0, self.eos[0], self.end_logprob(step), odds, end, True)
-        return Drawn(0, step.token, self.logprob(step), odds, end, False)
+            return StepResult(0, self.eos[0], self.end_logprob(step), odds, end, True)
+        return StepResult(0, step.token, self.logprob(step), odds, end, False)
 
     def end_logprob(self, step: Step) -> float:
         """Return the log-probability that a response ends at a step, as it is drawn."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from grace.answers.fields import fields_in
 from grace.chat import pieces
 from grace.engines import Ids, Rating
-from grace.engines.reading import Drawn, Reader, Scored, Step
+from grace.engines.reading import Reader, Scored, Step, StepResult
 from grace.errors import UserInputError
 from grace.evidence import Evidence, Reading, Running, along, confidence, features
 from grace.records import FieldValue, Response
@@ -98,21 +98,21 @@ def rate_fields(
 
 def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Response:
     """Return the response in the steps of one sample, up to its end token if it has one."""
-    drawn: list[Drawn] = []
+    results: list[StepResult] = []
     for step in steps:
-        drawn.append(reader.drawn(step))
-        if drawn[-1].ended:
+        results.append(reader.result(step))
+        if results[-1].ended:
             break
-    return response(drawn, reader, tokenizer)
+    return response(results, reader, tokenizer)
 
 
-def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Response:
+def response(results: Sequence[StepResult], reader: Reader, tokenizer: Any) -> Response:
     """Return the response of some steps: without an end step it was cut, and has no confidence."""
-    ended = bool(drawn) and drawn[-1].ended
+    ended = bool(results) and results[-1].ended
     reads = reader.readout is not None
-    written = drawn[: len(drawn) - ended]
-    logprobs, ends = [one.logprob for one in written], [one.end for one in drawn]
-    readings = [one.readings for one in drawn]
+    written = results[: len(results) - ended]
+    logprobs, ends = [one.logprob for one in written], [one.end for one in results]
+    readings = [one.readings for one in results]
     trace = along(readings, logprobs, ends, reader.evidence) if reads else []
     tokens = tuple(one.token for one in written)
     text = tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -122,7 +122,7 @@ def response(drawn: Sequence[Drawn], reader: Reader, tokenizer: Any) -> Response
         token_ids=tokens,
         finish_reason="stop" if ended else "length",
         logprobs=tuple(logprobs),
-        end_logprob=drawn[-1].logprob if ended else None,
+        end_logprob=results[-1].logprob if ended else None,
         confidence=trace[0 if reader.at_prompt else -1] if rated else None,
         trace=tuple(trace),
         familiar=reader.familiar(readings),
@@ -141,13 +141,13 @@ class Watch:
             )
         self._running, self._drop, self._tokens = Running(evidence), drop, 0
 
-    def hopeless(self, drawn: Drawn) -> bool:
+    def hopeless(self, result: StepResult) -> bool:
         """Take the next step, and return whether c before its token, not the first, was too low."""
-        if not self._drop or drawn.ended:
+        if not self._drop or result.ended:
             return False
-        self._running.read(drawn.readings, drawn.end)
+        self._running.read(result.readings, result.end)
         low = self._tokens > 0 and self._running.so_far() < self._drop
-        self._running.add(drawn.logprob)
+        self._running.add(result.logprob)
         self._tokens += 1
         return low
 
@@ -156,7 +156,7 @@ class Watch:
         if not self._drop:
             return 0
         for count in range(self._tokens, len(steps)):
-            if self.hopeless(reader.drawn(steps[count])):
+            if self.hopeless(reader.result(steps[count])):
                 return count + 1
         return 0
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, free_memory, group, out_of_memory
-from grace.engines.local.drawing import ContinuousBatch, Stream
-from grace.engines.local.draws import Part
+from grace.engines.local.continuous import ContinuousBatch, Stream
 from grace.engines.local.loading import Loaded, load
+from grace.engines.local.sampler import SampleRequest
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.stops import stop_ids
 from grace.errors import ConfigError
@@ -116,9 +116,11 @@ class TransformersEngine(LocalScorer):
         made: dict[int, dict[int, Response]] = {}
         while left:
             asked = list(left)
-            drawing = self._drawing(most)
-            drawing.add(Part([prompts[i] for i in asked], sampling, [keys[i] for i in asked]))
-            running = drawing.finished()
+            batch = self._batch(most)
+            batch.add(
+                SampleRequest([prompts[i] for i in asked], sampling, [keys[i] for i in asked])
+            )
+            running = batch.finished()
             while found := attempt(partial(next, running, ())):
                 (row, generation) = found
                 at, sample = divmod(row, sampling.num_samples)
@@ -129,24 +131,24 @@ class TransformersEngine(LocalScorer):
                 while done not in left and done in made:
                     yield done, [one for _, one in sorted(made.pop(done).items())]
                     done += 1
-            if found is None and drawing.in_flight == 1:
+            if found is None and batch.in_flight == 1:
                 raise out_of_memory(max(len(prompts[i]) for i in left) + sampling.max_new_tokens)
-            most = drawing.in_flight // 2
+            most = batch.in_flight // 2
 
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
         """Return the samples of one prompt, which can be started one by one (see `Stream`)."""
         check_contexts([prompt], self.limit, sampling.max_new_tokens)
         return Stream(self, prompt, sampling, key)
 
-    def draw(self, parts: Sequence[Part] = ()) -> ContinuousBatch:
+    def batch(self, requests: Sequence[SampleRequest] = ()) -> ContinuousBatch:
         """Return samples to iterate over token by token; more may join (see `ContinuousBatch`)."""
-        drawing = self._drawing(self.batch_size)
-        for part in parts:
-            check_contexts(part.prompts, self.limit, part.sampling.max_new_tokens)
-            drawing.add(part)
-        return drawing
+        batch = self._batch(self.batch_size)
+        for request in requests:
+            check_contexts(request.prompts, self.limit, request.sampling.max_new_tokens)
+            batch.add(request)
+        return batch
 
-    def _drawing(self, most: int) -> ContinuousBatch:
+    def _batch(self, most: int) -> ContinuousBatch:
         """Return samples to draw, `most` rows and what memory allows at a time."""
         free = free_memory(self.device)
         return ContinuousBatch(self, partial(self.room, most=most, free=free), self.at_once(free))

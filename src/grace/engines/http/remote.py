@@ -135,8 +135,8 @@ class Remote:
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
                 steps += more
-                drawn = map(self.reader.drawn, more)
-                tokens = sum(1 for _ in takewhile(lambda one: not one.ended, drawn))
+                results = map(self.reader.result, more)
+                tokens = sum(1 for _ in takewhile(lambda one: not one.ended, results))
                 arrived(tokens)
                 if count := watch.falls(steps, self.reader):
                     return dropped(steps[:count], self.reader, self.tokenizer)

@@ -27,9 +27,9 @@ from torch import Tensor
 from grace.cnf import log1mexp
 from grace.engines import Ids, Sampling
 from grace.engines.local.cache import regroup
-from grace.engines.local.draws import Bound, Draws, Part, keep_to
 from grace.engines.local.forward import Forward, begin, numbers
-from grace.engines.reading import Drawn, Reader
+from grace.engines.local.sampler import Bound, SampleRequest, SamplerState, keep_to
+from grace.engines.reading import Reader, StepResult
 from grace.engines.responses import response
 from grace.engines.structured import Allowed
 from grace.records import Response
@@ -84,7 +84,7 @@ class Rows(NamedTuple):
     The last column takes what is computed for a row that has ended.
     """
 
-    number_R: Tensor  # of each in its drawing
+    number_R: Tensor  # of each in its continuous batch
     step_R: Tensor  # steps that it has taken
     live_R: Tensor  # still sampled
     ended_R: Tensor  # by an end token, at its last step
@@ -120,7 +120,7 @@ class Batch:
     """
 
     rows: Rows
-    draws: Draws
+    sampler: SamplerState
     cache: Any
     mask_RL: Tensor | None
     width: int
@@ -130,16 +130,16 @@ class Batch:
     def of(
         cls,
         read: Prefilled,
-        parts: Sequence[Part],
+        requests: Sequence[SampleRequest],
         numbers: Sequence[int],
         steps: int,
         readings: int,
     ) -> Batch:
         """Return the rows of prompts that have been read, and are used up; `numbers` name them."""
         device, count = read.logits_BV.device, len(numbers)
-        counts = torch.tensor([part.rows for part in parts], device=device)
-        from_R = torch.arange(len(parts), device=device).repeat_interleave(counts)
-        if count > len(parts):
+        counts = torch.tensor([request.rows for request in requests], device=device)
+        from_R = torch.arange(len(requests), device=device).repeat_interleave(counts)
+        if count > len(requests):
             read.cache.reorder_cache(from_R)
         zeros = torch.zeros(count, steps + 1, device=device)
         false = torch.zeros(count, dtype=torch.bool, device=device)
@@ -156,7 +156,7 @@ class Batch:
             readings_RTQ=torch.zeros(*zeros.shape, readings, device=device),
             ends_RT=zeros.clone(),
         )
-        batch = cls(rows, Draws.of(parts, steps, device), read.cache, None, 0)
+        batch = cls(rows, SamplerState.of(requests, steps, device), read.cache, None, 0)
         batch._pad(int(read.position_B.max()))
         return batch
 
@@ -172,11 +172,11 @@ class Batch:
     @torch.inference_mode()
     def regroup(self, kept: Tensor, new: Batch | None) -> None:
         """Keep some rows, and add those of another batch, which is used up."""
-        rows, draws = self.rows.at(kept), Draws(*(column[kept] for column in self.draws))
+        rows, sampler = self.rows.at(kept), SamplerState(*(column[kept] for column in self.sampler))
         if new is not None:
             rows = Rows(*map(_together, rows, new.rows))
-            draws = Draws(*map(_together, draws, new.draws))
-        self.rows, self.draws = rows, draws
+            sampler = SamplerState(*map(_together, sampler, new.sampler))
+        self.rows, self.sampler = rows, sampler
         width = int(rows.position_R.max())
         exchanged = regroup(self.cache, kept, new.cache if new else None, width)
         self._pad(width if exchanged else self.width)
@@ -190,7 +190,7 @@ class Batch:
         if allowed:
             places = enumerate(rows.number_R.tolist())
             bound = [(at, allowed[row]) for at, row in places if row in allowed]
-        step = _choose(rows, ends, self.draws, settings, bound)
+        step = _choose(rows, ends, self.sampler, settings, bound)
         for place, form in bound:
             form.take(int(step.token_R[place]))
         at = torch.arange(len(rows.live_R), device=rows.live_R.device)
@@ -203,7 +203,7 @@ class Batch:
         self.rows = rows._replace(
             step_R=step_R,
             ended_R=rows.ended_R | (rows.live_R & step.ended_R),
-            live_R=rows.live_R & ~step.ended_R & (step_R < self.draws.longest_R),
+            live_R=rows.live_R & ~step.ended_R & (step_R < self.sampler.longest_R),
         )
         return step
 
@@ -233,7 +233,7 @@ def _together(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _choose(
-    rows: Rows, ends: Ends, draws: Draws, settings: Collection[Sampling], bound: Bound
+    rows: Rows, ends: Ends, sampler: SamplerState, settings: Collection[Sampling], bound: Bound
 ) -> Chosen:
     """Pick the next token of each row, the first EOS id for any end token; overwrites logits."""
     reader, logits_RV = ends.reader, rows.logits_RV
@@ -250,7 +250,7 @@ def _choose(
             rest_R = total_R + log1mexp((read_R - total_R).clamp(max=-1e-7))
     end_R = (logits_RV.index_select(1, ends.eos_E).logsumexp(-1) - rest_R).clamp(max=0)
     stops_RE = logits_RV.index_select(1, ends.stops_E)
-    token_R = draws.choose(keep_to(bound, logits_RV), rows.step_R, settings)
+    token_R = sampler.choose(keep_to(bound, logits_RV), rows.step_R, settings)
     ended_R = torch.isin(token_R, ends.stops_E)
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R
@@ -259,12 +259,12 @@ def _choose(
     return Chosen(rows.live_R, token_R, logprob_R, reading_RQ, end_R, ended_R)
 
 
-def drawn(rows: Rows, step: Chosen) -> list[Drawn]:
+def results(rows: Rows, step: Chosen) -> list[StepResult]:
     """Return the outcome of a step for the rows that took part in it."""
     columns = (step.live_R, rows.number_R, step.token_R, step.logprob_R, step.end_R, step.ended_R)
     table_RC = torch.stack([column_R.double() for column_R in columns], dim=1)
     return [
-        Drawn(int(number), int(token), logprob, readings, end, bool(ended))
+        StepResult(int(number), int(token), logprob, readings, end, bool(ended))
         for live, number, token, logprob, end, ended, *readings in torch.cat(
             [table_RC, step.reading_RQ.double()], dim=1
         ).tolist()
@@ -283,8 +283,8 @@ def generations(
     for row, count in enumerate(counts):
         numbers(columns[1][row, :count])  # what follows counts for nothing
         steps = zip(*(column[row, :count].tolist() for column in columns), strict=True)
-        drawn = [Drawn(row, token, p, read, end, False) for token, p, read, end in steps]
+        results = [StepResult(row, token, p, read, end, False) for token, p, read, end in steps]
         if ended[row]:
-            drawn[-1] = drawn[-1]._replace(ended=True)
-        responses.append(response(drawn, reader, tokenizer))
+            results[-1] = results[-1]._replace(ended=True)
+        responses.append(response(results, reader, tokenizer))
     return responses

@@ -96,10 +96,10 @@ class Backend:
 
 def draw(together: Together) -> None:
     """Draw the samples of requests side by side from a model in this process, as they arrive."""
-    from grace.engines.local.draws import Part
+    from grace.engines.local.sampler import SampleRequest
 
     engine: Any = together.jobs[0].engine
-    drawing = engine.draw()
+    batch = engine.batch()
     choices: dict[int, Choice] = {}  # those that go on, by row
 
     def add(jobs: Sequence[Completion]) -> None:
@@ -112,23 +112,23 @@ def draw(together: Together) -> None:
                     choice.close(None)
                 continue
             allowed = [choice.allowed for choice in new if choice.allowed]
-            part = Part(job.prompts, job.params.sampling, job.prompt_keys(), allowed)
-            choices.update(enumerate(new, drawing.add(part)))
+            request = SampleRequest(job.prompts, job.params.sampling, job.prompt_keys(), allowed)
+            choices.update(enumerate(new, batch.add(request)))
 
     def join() -> None:
-        if drawing.exchanges or not choices:
+        if batch.exchanges or not choices:
             add(together.join(engine.batch_size - len(choices)))
 
     add(together.jobs)
     join()
-    for step in drawing:
+    for step in batch:
         over = []
-        for drawn in step:
-            choice = choices[drawn.row]
-            best = drawing.most_probable(drawn.row, choice.top) if choice.top else []
-            if not choice.add(drawn, _named(engine, best)):
-                over.append(drawn.row)
-        for row, response in zip(over, drawing.responses(over), strict=True):
+        for result in step:
+            choice = choices[result.row]
+            best = batch.most_probable(result.row, choice.top) if choice.top else []
+            if not choice.add(result, _named(engine, best)):
+                over.append(result.row)
+        for row, response in zip(over, batch.responses(over), strict=True):
             choice = choices.pop(row)
             choice.close(response.confidence)
             if choice.to_rate is not None:
@@ -175,7 +175,7 @@ async def _relay(
     request = Request(choice.prompt, params.sampling, seed, True, schema, choice.allowed)
     async with aclosing(engine.remote.steps(request)) as arriving:
         async for steps in arriving:
-            if not all(choice.add(engine.reader.drawn(step), ()) for step in steps):
+            if not all(choice.add(engine.reader.result(step), ()) for step in steps):
                 break
     choice.close(None)
     if choice.to_rate is not None:

@@ -10,7 +10,7 @@ from grace.chat import Detokenizer, encode_text
 from grace.cnf import CNF_TOKEN
 from grace.engines import ModelEngine, Rating, Sampling
 from grace.engines.base import check_contexts
-from grace.engines.reading import LOWEST, Drawn, log_of
+from grace.engines.reading import LOWEST, StepResult, log_of
 from grace.engines.responses import rate_fields
 from grace.engines.structured import Allowed, Form, FormError, Forms
 from grace.errors import GraceError
@@ -183,7 +183,7 @@ class Choice:
         self._text = ""
         self._start = self._offset = 0
         self._first_c = 0.0  # c at the first step
-        self._end: Drawn | None = None
+        self._end: StepResult | None = None
         self._end_top: Top = ()
         self._held: Piece | None = None
         self._over = False
@@ -193,19 +193,19 @@ class Choice:
         self._start = self._offset = len(text)
         self._job.show(Piece(self._number, text, tuple(tokens)))
 
-    def add(self, drawn: Drawn, top: Top) -> bool:
+    def add(self, result: StepResult, top: Top) -> bool:
         """Add the token that a step has chosen; return whether another may follow."""
         if self._job.cancelled.is_set():
             self._over = True
         if self._over or self._end is not None:
             return False
-        self._running.read(drawn.readings, drawn.end)
-        self._readings.append(drawn.readings)
+        self._running.read(result.readings, result.end)
+        self._readings.append(result.readings)
         at_prompt = self._engine.read_at == "prompt"
         if at_prompt and not self._tokens_drawn:
             self._first_c = self._running.at_end()
-        if drawn.ended:
-            self._end, self._end_top = drawn, top
+        if result.ended:
+            self._end, self._end_top = result, top
             if self.allowed is not None:
                 try:
                     self.allowed.check()
@@ -217,12 +217,12 @@ class Choice:
                 self.close(self._first_c if at_prompt else self._running.at_end())
             return False
         self._tokens_drawn += 1
-        self._written.append(drawn.token)
-        self._logprobs.append(drawn.logprob)
+        self._written.append(result.token)
+        self._logprobs.append(result.logprob)
         so_far = None if self._job.rates_later else self._running.so_far()
-        self._running.add(drawn.logprob)
-        tokens = self._tokens(drawn, top, so_far)
-        shown = self._read(self._detokenizer.add(drawn.token))
+        self._running.add(result.logprob)
+        tokens = self._tokens(result, top, so_far)
+        shown = self._read(self._detokenizer.add(result.token))
         evidence = self._engine.evidence
         traced = evidence is not None and evidence.trace is not None
         self._show(shown.text, tokens, so_far if traced else None)
@@ -305,14 +305,14 @@ class Choice:
         else:
             self._held = piece
 
-    def _tokens(self, drawn: Drawn, top: Top, c: float | None) -> tuple[Token, ...]:
+    def _tokens(self, result: StepResult, top: Top, c: float | None) -> tuple[Token, ...]:
         """Return the token of a step if the request asks for tokens."""
         if self.top is None:
             return ()
         if self._lists_c and c is not None:
             top = (*top, (CNF_TOKEN, log_of(c)))
-        name = name_of(self._engine.tokenizer, drawn.token)
-        return (Token(name, max(drawn.logprob, LOWEST), top, self._offset),)
+        name = name_of(self._engine.tokenizer, result.token)
+        return (Token(name, max(result.logprob, LOWEST), top, self._offset),)
 
 
 def name_of(tokenizer: Any, token: int) -> str:

@@ -16,11 +16,11 @@ import torch
 
 from grace.engines import Ids, Sampling
 from grace.engines.local.batching import group, memory_for
-from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, drawn
-from grace.engines.local.draws import Part
+from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, results
 from grace.engines.local.forward import Prefix
+from grace.engines.local.sampler import SampleRequest
 from grace.engines.local.scoring import LocalScorer
-from grace.engines.reading import Drawn
+from grace.engines.reading import StepResult
 from grace.engines.responses import Watch
 from grace.engines.structured import Allowed
 from grace.records import Response
@@ -50,35 +50,37 @@ class ContinuousBatch:
         self._room, self._at_once, self._read = room, at_once, read
         self._prefix = Prefix(engine.forward, engine.device)
         self._count, self._added = 0, False
-        self._parts: dict[int, Part] = {}  # with its prompt alone, of each row that is not over
-        self._waiting = deque[tuple[int, Part]]()  # by the number of the first row
+        self._requests: dict[
+            int, SampleRequest
+        ] = {}  # with its prompt alone, of each row that is not over
+        self._waiting = deque[tuple[int, SampleRequest]]()  # by the number of the first row
         self._allowed: dict[int, Allowed] = {}
         self._settings: set[Sampling] = set()
         self._batch: Batch | None = None
         self._done: dict[int, Response] = {}
         self.in_flight = 0
 
-    def add(self, part: Part) -> int:
+    def add(self, request: SampleRequest) -> int:
         """Add prompts; row `first + i * num_samples + s` is sample s of prompt i. Return `first`.
 
         A row is the same whatever other rows there are.
         """
         first = self._count
-        self._allowed |= zip(count(first), part.allowed, strict=False)
-        for prompt, key in zip(part.prompts, part.keys, strict=True):
-            one = Part([prompt], part.sampling, [key])
+        self._allowed |= zip(count(first), request.allowed, strict=False)
+        for prompt, key in zip(request.prompts, request.keys, strict=True):
+            one = SampleRequest([prompt], request.sampling, [key])
             self._waiting.append((self._count, one))
-            self._parts |= dict.fromkeys(range(self._count, self._count + one.rows), one)
+            self._requests |= dict.fromkeys(range(self._count, self._count + one.rows), one)
             self._count += one.rows
         self._added = True
         return first
 
-    def __iter__(self) -> Iterator[list[Drawn]]:
+    def __iter__(self) -> Iterator[list[StepResult]]:
         """Yield the outcome of each step, for the rows that are still sampled."""
         with memory_for(self._remedy), contextlib.closing(self._steps()) as running:
             for step in running:
                 assert self._batch is not None
-                yield drawn(self._batch.rows, step)
+                yield results(self._batch.rows, step)
 
     def finished(self) -> Generator[tuple[int, Response], None, None]:
         """Yield (row, response) as rows finish; running out of memory raises its own error."""
@@ -113,7 +115,7 @@ class ContinuousBatch:
         state = self._batch.rows
         numbers = state.number_R.tolist()
         places = [numbers.index(row) for row in rows]
-        prompts = [self._parts.pop(row).prompts[0] for row in rows]
+        prompts = [self._requests.pop(row).prompts[0] for row in rows]
         made = self._engine.generations(state, places, prompts)
         self._done |= zip(rows, made, strict=True)
         for row in rows:
@@ -145,10 +147,10 @@ class ContinuousBatch:
         if batch is not None:
             numbers, live = batch.rows.number_R.tolist(), batch.rows.live_R.tolist()
             kept = [row for row, lives in zip(numbers, live, strict=True) if lives]
-            self._finish([row for row in {*numbers} - {*kept} if row in self._parts])
+            self._finish([row for row in {*numbers} - {*kept} if row in self._requests])
         if not kept:
             batch = self._batch = None  # before others take its memory
-        self._settings = {part.sampling for part in self._parts.values()}
+        self._settings = {request.sampling for request in self._requests.values()}
         new = self._begin(self._next(kept)) if self.exchanges or not kept else None
         self._added = False
         if batch is None:
@@ -156,31 +158,31 @@ class ContinuousBatch:
         else:
             batch.regroup(batch.rows.live_R.nonzero()[:, 0], new)
 
-    def _next(self, kept: Sequence[int]) -> list[tuple[int, Part]]:
+    def _next(self, kept: Sequence[int]) -> list[tuple[int, SampleRequest]]:
         """Take from those waiting what fits beside some rows; without any, one sample at least."""
-        taken: list[tuple[int, Part]] = []
+        taken: list[tuple[int, SampleRequest]] = []
         widest, self.in_flight = max(map(self._width, kept), default=0), len(kept)
         while self._waiting:
-            first, part = self._waiting[0]
+            first, request = self._waiting[0]
             widest = max(widest, self._width(first))
-            free = (self._room(widest) if self._room else len(self._parts)) - self.in_flight
-            if part.rows > free and self.in_flight:
+            free = (self._room(widest) if self._room else len(self._requests)) - self.in_flight
+            if request.rows > free and self.in_flight:
                 break
-            part, rest = part.split(max(free, 1))
+            request, rest = request.split(max(free, 1))
             self._waiting.popleft()
             if rest.rows:
-                self._waiting.appendleft((first + part.rows, rest))
-            taken.append((first, part))
-            self.in_flight += part.rows
+                self._waiting.appendleft((first + request.rows, rest))
+            taken.append((first, request))
+            self.in_flight += request.rows
         return taken
 
     def _width(self, row: int) -> int:
-        part = self._parts[row]
-        return len(part.prompts[0]) + part.sampling.max_new_tokens
+        request = self._requests[row]
+        return len(request.prompts[0]) + request.sampling.max_new_tokens
 
-    def _begin(self, taken: Sequence[tuple[int, Part]]) -> Batch | None:
-        """Read the prompts of some parts, no more at a time than memory allows."""
-        prompts, together = [part.prompts[0] for _, part in taken], [[*range(len(taken))]]
+    def _begin(self, taken: Sequence[tuple[int, SampleRequest]]) -> Batch | None:
+        """Read the prompts of some requests, no more at a time than memory allows."""
+        prompts, together = [request.prompts[0] for _, request in taken], [[*range(len(taken))]]
         if self._at_once and self.exchanges:
             together = group(prompts, max_rows=len(taken), max_tokens=self._at_once, even=False)
         begun: Batch | None = None
@@ -192,20 +194,20 @@ class ContinuousBatch:
                 begun.regroup(begun.rows.live_R.nonzero()[:, 0], new)
         return begun
 
-    def _rows(self, taken: Sequence[tuple[int, Part]]) -> Batch:
-        """Read the prompts of some parts together, and return their rows."""
-        engine, parts = self._engine, [part for _, part in taken]
-        prompts = [part.prompts[0] for part in parts]
+    def _rows(self, taken: Sequence[tuple[int, SampleRequest]]) -> Batch:
+        """Read the prompts of some requests together, and return their rows."""
+        engine, requests = self._engine, [request for _, request in taken]
+        prompts = [request.prompts[0] for request in requests]
         if self._read is not None:
             read = self._read()
         else:
-            prefix = self._prefix.of(prompts, [part.prompts[0] for _, part in self._waiting])
+            prefix = self._prefix.of(prompts, [request.prompts[0] for _, request in self._waiting])
             read = Prefilled.read(engine.forward, prompts, engine.device, prefix)
-        numbers = [first + k for first, part in taken for k in range(part.rows)]
-        longest = max(part.sampling.max_new_tokens for part in parts)
+        numbers = [first + k for first, request in taken for k in range(request.rows)]
+        longest = max(request.sampling.max_new_tokens for request in requests)
         readings = engine.readout.num_readings if engine.readout else 1
         known = read.distance_BX.shape[1]
-        return Batch.of(read, parts, numbers, steps=longest, readings=readings + known)
+        return Batch.of(read, requests, numbers, steps=longest, readings=readings + known)
 
 
 class Stream:
@@ -222,30 +224,30 @@ class Stream:
     def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
         """Yield (number, response) as each finishes, as `generate` returns it for the same key."""
         sampling = replace(self._sampling, num_samples=len(numbers), first_sample=numbers.start)
-        part = Part([self._prompt], sampling, [self._key])
+        request = SampleRequest([self._prompt], sampling, [self._key])
         remedy = (
             f"{len(numbers)} samples of a prompt of {len(self._prompt)} tokens in flight; use "
             "fewer (--parallel), or"
         )
-        drawing = ContinuousBatch(self._engine, read=self._prefill, remedy=remedy)
-        drawing.add(part)
-        for row, generation in self._finished(drawing, len(numbers)):
+        batch = ContinuousBatch(self._engine, read=self._prefill, remedy=remedy)
+        batch.add(request)
+        for row, generation in self._finished(batch, len(numbers)):
             yield numbers[row], generation
 
-    def _finished(self, drawing: ContinuousBatch, count: int) -> Iterator[tuple[int, Response]]:
+    def _finished(self, batch: ContinuousBatch, count: int) -> Iterator[tuple[int, Response]]:
         """Yield (row, response) as each ends or is dropped; those that are cut come last."""
         watches = [Watch(self._engine.evidence, self._sampling.drop) for _ in range(count)]
         waiting = set(range(count))
-        with contextlib.closing(iter(drawing)) as running:  # type: ignore[type-var]
-            for drawn in running:
-                ended = [one.row for one in drawn if one.ended]
-                self.tokens += len(drawn) - len(ended)
-                hopeless = [one.row for one in drawn if watches[one.row].hopeless(one)]
+        with contextlib.closing(iter(batch)) as running:  # type: ignore[type-var]
+            for results in running:
+                ended = [one.row for one in results if one.ended]
+                self.tokens += len(results) - len(ended)
+                hopeless = [one.row for one in results if watches[one.row].hopeless(one)]
                 waiting -= {*ended, *hopeless}
-                yield from zip(ended, drawing.responses(ended), strict=True)
-                for row, one in zip(hopeless, drawing.responses(hopeless), strict=True):
+                yield from zip(ended, batch.responses(ended), strict=True)
+                for row, one in zip(hopeless, batch.responses(hopeless), strict=True):
                     yield row, replace(one, finish_reason="dropped")
-        yield from zip(sorted(waiting), drawing.responses(sorted(waiting)), strict=True)
+        yield from zip(sorted(waiting), batch.responses(sorted(waiting)), strict=True)
 
     @torch.inference_mode()
     def _prefill(self) -> Prefilled:

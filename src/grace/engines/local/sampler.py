@@ -18,7 +18,7 @@ from grace.engines import Ids, Sampling, seed_from
 from grace.engines.structured import Allowed
 
 
-class Part(NamedTuple):
+class SampleRequest(NamedTuple):
     """Prompts with the same sampling settings; `keys` name them for the random numbers.
 
     `allowed` says for each row which tokens its form allows; empty: any.
@@ -34,14 +34,14 @@ class Part(NamedTuple):
         """The number of samples; those of a prompt are side by side."""
         return len(self.prompts) * self.sampling.num_samples
 
-    def split(self, count: int) -> tuple[Part, Part]:
+    def split(self, count: int) -> tuple[SampleRequest, SampleRequest]:
         """Return the first samples of each prompt, `count` at most, and the others."""
-        drawn = self.sampling
-        count = min(count, drawn.num_samples)
-        left, first = drawn.num_samples - count, drawn.first_sample + count
+        sampling = self.sampling
+        count = min(count, sampling.num_samples)
+        left, first = sampling.num_samples - count, sampling.first_sample + count
         return (
-            self._replace(sampling=replace(drawn, num_samples=count)),
-            self._replace(sampling=replace(drawn, num_samples=left, first_sample=first)),
+            self._replace(sampling=replace(sampling, num_samples=count)),
+            self._replace(sampling=replace(sampling, num_samples=left, first_sample=first)),
         )
 
 
@@ -60,7 +60,7 @@ def keep_to(bound: Bound, logits_RV: Tensor) -> Tensor:
     return masked_RV
 
 
-class Draws(NamedTuple):
+class SamplerState(NamedTuple):
     """The settings of R rows; `points_RT` are the random numbers in [0, 1), 0 for greedy rows."""
 
     temperature_R1: Tensor
@@ -69,9 +69,11 @@ class Draws(NamedTuple):
     points_RT: Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[Part], steps: int, device: torch.device) -> Draws:
-        """Return the settings of the rows of some parts, one part after the other."""
-        settings = [part.sampling for part in parts for _ in range(part.rows)]
+    def of(
+        cls, requests: Sequence[SampleRequest], steps: int, device: torch.device
+    ) -> SamplerState:
+        """Return the settings of the rows of some requests, in their order."""
+        settings = [request.sampling for request in requests for _ in range(request.rows)]
         temperature_R = torch.tensor([one.temperature for one in settings], device=device)
         top_p = [one.top_p for one in settings]
         longest = [one.max_new_tokens for one in settings]
@@ -79,7 +81,7 @@ class Draws(NamedTuple):
             temperature_R[:, None],
             torch.tensor(top_p, dtype=torch.float64, device=device)[:, None],
             torch.tensor(longest, device=device),
-            torch.from_numpy(_points(parts, steps)).to(device),
+            torch.from_numpy(_points(requests, steps)).to(device),
         )
 
     def choose(self, logits_RV: Tensor, step_R: Tensor, settings: Collection[Sampling]) -> Tensor:
@@ -110,18 +112,18 @@ def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> 
     )
 
 
-def _points(parts: Sequence[Part], num_steps: int) -> np.ndarray:
+def _points(requests: Sequence[SampleRequest], num_steps: int) -> np.ndarray:
     """Return the random numbers of all rows, shape (R, T); those of greedy rows are 0."""
-    points_RT = np.zeros((sum(part.rows for part in parts), num_steps))
+    points_RT = np.zeros((sum(request.rows for request in requests), num_steps))
     start = 0
-    for part in parts:
-        sampling = part.sampling
+    for request in requests:
+        sampling = request.sampling
         samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
         if sampling.temperature > 0:
-            points_RT[start : start + part.rows, : sampling.max_new_tokens] = uniforms(
-                sampling.seed, part.keys, samples, sampling.max_new_tokens
+            points_RT[start : start + request.rows, : sampling.max_new_tokens] = uniforms(
+                sampling.seed, request.keys, samples, sampling.max_new_tokens
             )
-        start += part.rows
+        start += request.rows
     return points_RT
 
 
