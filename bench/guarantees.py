@@ -1,8 +1,7 @@
 """How often a guarantee is false, over random halves of a run's test questions.
 
 Reads finished runs, and draws in each, once, eight samples of every test question. Thresholds are
-chosen on 1,000 random halves of the questions, for several accuracies or, in runs with
-`grace.trace=true`, several shares of right samples that may be dropped. Each line is the worst of
+chosen on 1,000 random halves of the questions, for several accuracies. Each line is the worst of
 these and of the runs: the share of halves whose guarantee is false of the other half, whose
 sampling noise comes on top of what a guarantee covers. With --larger, a cascade's thresholds are
 chosen on draws of half as many questions and judged on all, where what is true is known, for
@@ -27,14 +26,13 @@ from grace.pipeline.context import Context, open_run
 from grace.pipeline.scaling.pools import draw_pool, read_pool
 from grace.scaling import Pool
 from grace.scaling.replaying import early_stops
-from grace.thresholds import few_dropped, pick
+from grace.thresholds import pick
 from grace.thresholds.cascade import cascade
 
 SAMPLES, SPLITS = 8, 1000
 DELTAS = (0.05, 0.1, 0.2)
 ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.9)
 KEPT = (0.85, 0.9, 0.95)
-SHARES = (0.05, 0.1, 0.2)
 GRID = tuple(k / 100 for k in range(100, -1, -1))
 Halves = NDArray[np.bool_]
 
@@ -68,24 +66,10 @@ def accuracy(pool: Pool, budget: int) -> Iterator[tuple[float, float]]:
         yield delta, float((found_D & rest_DG[rows_D, picked_D]).mean())
 
 
-def dropping(pool: Pool) -> Iterator[tuple[float, float]]:
-    """Yield delta, and how often "at most so many right samples are dropped" is false."""
-    lowest = pool.lowest_right()  # of the questions whose first sample is right
-    parts = halves(len(lowest))
-    for share, delta in itertools.product(SHARES, DELTAS):
-        drops = [few_dropped(lowest[half], share, delta).drop for half in parts]
-        pairs = zip(drops, parts, strict=True)
-        yield delta, float(np.mean([(lowest[~half] < drop).mean() > share for drop, half in pairs]))
-
-
 def measured(pool: Pool) -> Iterator[tuple[str, float, float]]:
     """Yield every guarantee of a pool: its kind, delta, and how often it is false."""
-    kinds = {"one sample": accuracy(pool, 1)}
-    kinds[f"early stopping of {SAMPLES} samples"] = accuracy(pool, SAMPLES)
-    if pool.trace_QSK is not None:
-        kinds["right samples dropped"] = dropping(pool)
-    for kind, found in kinds.items():
-        yield from ((kind, *one) for one in found)
+    for kind, budget in (("one sample", 1), (f"early stopping of {SAMPLES} samples", SAMPLES)):
+        yield from ((kind, *one) for one in accuracy(pool, budget))
 
 
 def forwarding(both: Both) -> Iterator[tuple[float, float]]:

@@ -79,7 +79,6 @@ def test_answers_come_in_order_while_questions_are_still_read(
         (lambda m: m.vote(["A?"], budget=0), "budget is 0"),
         (lambda m: m.vote(["A?"], parallel=0), "parallel is 0"),
         (lambda m: m.vote(["A?"], on_vote=print), "on_vote"),
-        (lambda m: m.vote(["A?"], strategy="es,drop=0.1"), "cannot be dropped below 0.1"),
         (lambda m: m.ask_many(["A?"], temperature=-1), "temperature is -1"),
         (lambda m: m.score(["A?", " "], ["a", "b"]), "prompt 1: the question is empty"),
         (lambda m: m.score(["A?", "B?"], ["a", "\ud83d"]), "prompt 1: character 1"),

@@ -134,13 +134,13 @@ def test_a_damaged_line_of_times_is_left_out(line, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"tau": "0.5"}, {"tau": -1}, {"temperature": "a"}, {"drop": None}, {"budget": []}]
+    "change", [{"tau": "0.5"}, {"tau": -1}, {"temperature": "a"}, {"drop": 0.3}, {"budget": []}]
 )
 def test_a_damaged_threshold_is_refused(change, tmp_path):
     run = RunDir(tmp_path)
     chosen = {"mode": "answer", "budget": 1, "temperature": 0.0, "target": 0.9, "delta": 0.05}
     chosen |= {"tau": None, "n": 10, "bound": 0.9, "promise": "told"}
-    write_json(run.threshold, chosen)
+    write_json(run.threshold, chosen | {"drop": 0.0, "alpha": None})  # as earlier versions did
     assert run.chosen_threshold().tau is None
     write_json(run.threshold, chosen | change)
     with pytest.raises(RunError, match=r"is not a threshold .*choose again: grace threshold"):

@@ -10,7 +10,6 @@ from grace.errors import UserInputError
 from grace.thresholds import (
     _walk,
     accepted_counts,
-    few_dropped,
     guarantee,
     lower_bound,
     p_value,
@@ -111,17 +110,12 @@ def test_a_threshold_is_found_where_the_answers_are_right_enough():
 )
 def test_a_promised_share_is_never_rounded(target: float, share: str):
     assert f"at least {share} right" in str(selective([0.9] * 9000, [True] * 9000, target=target))
-    alpha = round(1 - target, 10)
-    promised = f"at most {100 - float(share[:-1]):.10g}"
-    assert promised in str(few_dropped([0.9] * 9000, alpha))
 
 
 @pytest.mark.parametrize(("delta", "sure"), [(0.05, "95%"), (0.025, "97.5%"), (0.001, "99.9%")])
 def test_a_promise_is_never_rounded_up(delta: float, sure: str):
     found = selective([0.9] * 100, [True] * 100, target=0.8, delta=delta)
     assert f"right with probability {sure};" in str(found)
-    dropped = few_dropped([0.9] * 200, 0.1, delta)
-    assert f"of the right ones with probability {sure} (" in str(dropped)
 
 
 def test_where_too_few_have_a_confidence_no_test_is_claimed():

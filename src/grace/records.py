@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
 from grace import notebook
 
-FinishReason = Literal["stop", "length", "dropped"]
+FinishReason = Literal["stop", "length"]
 
 
 class Message(TypedDict):
@@ -71,7 +71,7 @@ class Response:
     log-probabilities under the softmax at temperature 1, one per token. `end_logprob` is
     log(p(EOS) + p(<CNF>)) at the end step, and `trace` is c at every step (the end step last;
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
-    response was cut (`finish_reason == "length"`) or dropped as hopeless on the way; an empty or
+    response was cut (`finish_reason == "length"`); an empty or
     blank response has no confidence either. `familiar` is 1 for a prompt like those of training and
     0 for one of another kind, None where that is not known. `fields` are those of a structured
     answer, if the model was fitted to such answers. Stored are neither of these nor, unless the
@@ -187,9 +187,7 @@ class Threshold:
     `budget` samples; with `weights`, of `grace-vote`). `n` questions were used, `bound` is the
     lower bound of their accuracy at tau, and `promise` is the guarantee in words. `tries` counts
     the guarantees that were tried on the same questions. `test` holds the result on the test
-    questions, which were not used. With early stopping, samples below `drop` are aborted, at most a
-    share of `alpha` of the right ones, except with probability `delta / 2`; the guarantee then has
-    the other half of delta.
+    questions, which were not used.
     """
 
     mode: Literal["answer", "early-stop"]
@@ -203,8 +201,6 @@ class Threshold:
     promise: str
     tries: int = 1
     test: dict[str, Any] | None = None
-    drop: float = 0.0
-    alpha: float | None = None
     weights: tuple[float, ...] = ()
 
     @property

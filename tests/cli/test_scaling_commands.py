@@ -64,10 +64,9 @@ def test_a_strategy_goes_by_its_name(finished: Path, cli: Any):
     }
     fixed = {"sc", "asc", "esc"}
     rules = ("sc", "es", "cisc", "best", "vote")
-    dropping = {"grace-drop", "grace-es-drop"}
-    assert set(listed) == fixed | dropping | {f"grace-{n}" for n in rules}
-    assert all(policy(name).name == name for name in set(listed) - dropping)
-    assert "threshold=0.8" in listed["grace-es"] and "drop=0.1" in listed["grace-drop"]
+    assert set(listed) == fixed | {f"grace-{n}" for n in rules}
+    assert all(policy(name).name == name for name in listed)
+    assert "threshold=0.8" in listed["grace-es"]
 
 
 def test_one_answer_abstains_below_a_threshold(run: Path, cli: Any):

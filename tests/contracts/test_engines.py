@@ -183,42 +183,6 @@ def test_a_closed_stream_starts_no_token_more(engine: Any, prompts: Any) -> None
     assert stream.tokens == tokens
 
 
-def test_a_stream_aborts_what_falls_below_drop_where_the_whole_sample_says_so(
-    engine: Any, head: str, prompts: Any
-) -> None:
-    sampling = dataclasses.replace(SAMPLED, num_samples=4, drop=0.42)
-    if head != "linear":
-        with pytest.raises(GraceError, match=r"cannot be dropped below 0\.42"):
-            list(engine.stream(prompts[0], sampling, "q").start(range(4)))
-        return
-    reasons = set()
-    for prompt in prompts[:4]:
-        whole = dataclasses.replace(sampling, drop=0.0)
-        full = dict(engine.stream(prompt, whole, "q").start(range(4)))
-        stream = engine.stream(prompt, sampling, "q")
-        found = dict(stream.start(range(4)))
-        for number, one in full.items():
-            falls = [k for k, c in enumerate(one.trace[: len(one.token_ids)]) if k and c < 0.42]
-            tokens = falls[0] + 1 if falls else len(one.token_ids)
-            assert found[number].token_ids == one.token_ids[:tokens]
-            reason = "dropped" if falls else one.finish_reason
-            assert found[number].finish_reason == reason
-            assert (found[number].confidence is None) == (reason != "stop")
-            reasons.add(reason)
-        late = 4 if "relay" in engine.gives else 0  # tokens that were on their way
-        issued = sum(len(one.token_ids) for one in found.values())
-        assert issued <= stream.tokens <= issued + late
-    assert {"dropped", "stop"} <= reasons
-
-
-def test_a_whole_batch_is_finished_whatever_its_drop(
-    engine: Any, sampled: Any, prompts: Any
-) -> None:
-    dropping = dataclasses.replace(SAMPLED, drop=0.42)
-    made = [(prompts[i], one) for i, some in engine.generate(prompts, dropping) for one in some]
-    assert made == sampled
-
-
 def test_probabilities_of_next_tokens_are_those_of_the_model(
     engine: Any, reference: TransformersEngine, prompts: Any
 ) -> None:

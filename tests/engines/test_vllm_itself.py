@@ -166,20 +166,6 @@ def test_a_closed_stream_frees_the_engine_and_leaves_other_samples_as_they_are(b
     assert dict(stream.start(range(4))) == dict(enumerate(together))
 
 
-@pytest.mark.parametrize("both", [("pair", "merged")], ids=["pair-merged"], indirect=True)
-@pytest.mark.parametrize("parallel", [1, 4])
-@pytest.mark.parametrize("name", ["grace-drop,drop=0.6", "grace-es-drop,drop=0.6,threshold=0.7"])
-def test_a_live_vote_drops_the_samples_that_the_replay_drops(
-    both: Any, name: str, parallel: int
-) -> None:
-    import vllm_models
-    from test_dropping import live_and_replayed
-
-    fast, _ = both
-    votes = [live_and_replayed(fast, p, name, parallel) for p in vllm_models.prompts()[:6]]
-    assert 0 < sum(dropped for dropped, _ in votes) < 48
-
-
 @pytest.mark.parametrize("kind", CARRIED)
 def test_a_layer_in_the_middle_is_carried_to_the_end(kind: str, tmp_path: Path) -> None:
     """vLLM gives the heads of a Qwen 2 the size that the wider model does not have."""

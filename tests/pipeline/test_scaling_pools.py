@@ -268,7 +268,6 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
         (ScaleSettings(estimators=("p_tru",)), "did you mean 'p_true'"),
         (ScaleSettings(strategies=("verbal-es",)), "add --estimators verbal"),
         (ScaleSettings(strategies=("grace-es,threshold",)), "write NAME=VALUE"),
-        (ScaleSettings(strategies=("grace-drop",)), "run --set grace.trace=true --redo features"),
         (ScaleSettings(estimators=("consistency+platt",)), "consistency.platt compares a response"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import grace
-from grace.config import RunSettings
 from grace.errors import ConfigError, RunError, UserInputError
-from grace.pipeline.scaling import guarantees
 from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
-from grace.scaling import Pool, accuracy_threshold, fit_weights
+from grace.scaling import accuracy_threshold, fit_weights
 from grace.store import RunDir, read_json
 from grace.strategies import EarlyStop, FittedVote
-from grace.thresholds import few_dropped, selective
+from grace.thresholds import selective
 
 EASY = {"target": 0.1, "delta": 0.4}
 
@@ -105,27 +102,6 @@ def test_the_fitted_vote_gets_a_threshold_on_questions_that_it_was_not_fitted_to
     assert choose_threshold(run, **wanted, **EASY).tries == 2
 
 
-def test_two_promises_get_half_of_delta_and_of_the_questions_each(monkeypatch: Any):
-    nine, asked = np.ones((9, 1), dtype=int), []
-
-    def note(lowest_or_pool: Any, *args: Any, **kwargs: Any) -> Any:
-        few = not isinstance(lowest_or_pool, Pool)
-        asked.append(len(lowest_or_pool) if few else lowest_or_pool.num_questions)
-        asked.append(args[1] if few else kwargs["delta"])
-        return (few_dropped if few else accuracy_threshold)(lowest_or_pool, *args, **kwargs)
-
-    pool = Pool(nine, nine, nine, {"grace": 0.9 * nine}, [[[0.9, 0.9]]] * 9)
-    monkeypatch.setattr(guarantees, "votes_of", lambda *_: pool)
-    monkeypatch.setattr(guarantees, "_independent", lambda _: list(range(9)))
-    monkeypatch.setattr(guarantees, "few_dropped", note)
-    monkeypatch.setattr(guarantees, "accuracy_threshold", note)
-    settings = RunSettings()
-    context: Any = SimpleNamespace(settings=settings, directory=SimpleNamespace(frozen=True))
-    wanted = guarantees._wanted("early-stop", 0.9, 0.08, 1, 0.1, "grace-es")
-    assert guarantees._for_votes(context, wanted, "grace-es").delta == 0.08
-    assert asked == [5, 0.04, 4, 0.04]
-
-
 def test_a_vote_of_the_loaded_run_uses_it(run: Path):
     chosen = choose_threshold(run, mode="early-stop", budget=3, **EASY)
     decision = grace.load(run).vote("What is 3 and 21?", seed=1)
@@ -178,8 +154,6 @@ def test_sampled_test_answers_are_not_taken_for_greedy_ones(run: Path):
     ("wanted", "message"),
     [
         ({"target": 0.9, "mode": "vote"}, "--mode is 'vote'"),
-        ({"target": 0.9, "alpha": 0.1}, "--drop needs votes"),
-        ({"target": 0.9, "mode": "early-stop", "alpha": 0.1}, "--drop needs a confidence at every"),
         ({"target": 0.9, "budget": 4}, "--budget 4 needs votes"),
         ({"target": 0.9, "mode": "early-stop", "budget": 0}, "--budget is 0"),
         ({"target": 1.0}, "target accuracy is 1.0"),

@@ -190,7 +190,7 @@ def test_page_and_markdown_show_every_table_and_figures_are_written(written, pag
         ("sc@grace-paper", None, None, "SC (GrACE (paper)'s samples)"),
         ("asc,rule=beta", None, None, "ASC (rule beta)"),
         ("grace-es", "grace", 0.8, "GrACE-ES (stop at 0.8)"),
-        ("grace-es,threshold=0.9,drop=0.1", "grace", 0.9, "GrACE-ES (drop 0.1, stop at 0.9)"),
+        ("grace-es,threshold=0.9", "grace", 0.9, "GrACE-ES (stop at 0.9)"),
         ("p_true-sc@grace", "p_true", None, "P(True)-SC (GrACE's samples)"),
         ("grace-best", "grace", None, "GrACE-best of n"),
     ],

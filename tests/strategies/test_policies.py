@@ -88,8 +88,8 @@ def test_a_live_vote_carries_no_other_estimators_confidences():
     assert load("grace-es", threshold=0.7) == EarlyStop(0.7)
     with pytest.raises(ConfigError, match=r"confidences of 'p_true'.*use 'grace-es'"):
         load("p_true-es")
-    with pytest.raises(ConfigError, match=r"use 'grace-sc,drop=0.2'"):
-        load("P_True-SC", drop=0.2)
+    with pytest.raises(ConfigError, match=r"use 'grace-cisc,temperature=0.2'"):
+        load("P_True-CISC", temperature=0.2)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,7 @@ class Sampling:
 
     A `temperature` below `GREEDY_BELOW` counts as 0, which is greedy. Sample number s of a prompt
     depends on (seed, the prompt's key, s) alone, so a later call can continue at `first_sample`.
-    `max_new_tokens` includes the end token. A stream aborts a sample once c of what is written
-    falls below `drop`; `generate` finishes every sample.
+    `max_new_tokens` includes the end token.
     """
 
     num_samples: int = 1
@@ -47,7 +46,6 @@ class Sampling:
     max_new_tokens: int = 64
     seed: int = 0
     first_sample: int = 0
-    drop: float = 0.0
 
     def __post_init__(self) -> None:
         if self.temperature < GREEDY_BELOW:  # dividing logits by it would overflow

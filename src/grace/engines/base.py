@@ -116,7 +116,7 @@ class StepEngine(BaseEngine):
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
         check_contexts(prompts, self.limit, sampling.max_new_tokens, keys)
         copies = sampling.num_samples if sampling.temperature == 0 else 1
-        drawn = replace(sampling, num_samples=sampling.num_samples // copies, drop=0.0)
+        drawn = replace(sampling, num_samples=sampling.num_samples // copies)
         with closing(self._samples(prompts, keys, drawn)) as arriving:
             for index, samples in enumerate(arriving):
                 yield index, samples * copies

@@ -1,4 +1,4 @@
-"""Turn the steps of a sample into a response, or abort it when its confidence falls too low.
+"""Turn the steps of a sample into a response.
 
 A field of a structured answer is read like an answer of its own: its tokens are those of its value,
 its prompt is all that comes before them, and it ends at the token after them (the closing quote, a
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -18,8 +17,7 @@ from grace.answers.fields import fields_in
 from grace.chat import pieces
 from grace.engines import Ids, Rating
 from grace.engines.reading import Reader, Scored, Step, StepResult
-from grace.errors import UserInputError
-from grace.evidence import Evidence, Reading, Running, along, confidence, features
+from grace.evidence import Evidence, Reading, along, confidence, features
 from grace.records import FieldValue, Response
 
 
@@ -128,39 +126,3 @@ def response(results: Sequence[StepResult], reader: Reader, tokenizer: Any) -> R
         familiar=reader.familiar(readings),
         fields=rate_fields(tokenizer, tokens, logprobs, readings, reader.evidence),
     )
-
-
-class Watch:
-    """Follows c of one sample, which is hopeless once c falls below `drop`."""
-
-    def __init__(self, evidence: Evidence | None, drop: float) -> None:
-        if drop and (evidence is None or evidence.trace is None):
-            raise UserInputError(
-                f"samples cannot be dropped below {drop:g}: the model knows its confidence at the "
-                "end of an answer only; train it with grace.trace=true"
-            )
-        self._running, self._drop, self._tokens = Running(evidence), drop, 0
-
-    def hopeless(self, result: StepResult) -> bool:
-        """Take the next step, and return whether c before its token, not the first, was too low."""
-        if not self._drop or result.ended:
-            return False
-        self._running.read(result.readings, result.end)
-        low = self._tokens > 0 and self._running.so_far() < self._drop
-        self._running.add(result.logprob)
-        self._tokens += 1
-        return low
-
-    def falls(self, steps: Sequence[Step], reader: Reader) -> int:
-        """Return after how many of all steps so far c was too low, 0 if it was not."""
-        if not self._drop:
-            return 0
-        for count in range(self._tokens, len(steps)):
-            if self.hopeless(reader.result(steps[count])):
-                return count + 1
-        return 0
-
-
-def dropped(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Response:
-    """Return the response of a sample that was aborted after these steps."""
-    return replace(read(steps, reader, tokenizer), finish_reason="dropped")

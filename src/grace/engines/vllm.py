@@ -21,7 +21,7 @@ from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import MOST_IDS, Reader, Scored, Step, check_rows
-from grace.engines.responses import Watch, dropped, read
+from grace.engines.responses import read
 from grace.engines.stops import ids_in, stop_ids
 from grace.errors import ComputeError, ConfigError, ModelError, first_line
 from grace.records import Response
@@ -244,7 +244,6 @@ class VllmStream:
         engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
         waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
         drawn = {name: list[Step]() for name in waiting}
-        watches = {name: Watch(reader.evidence, self._sampling.drop) for name in waiting}
         try:
             while waiting:
                 for name, output in requests.wait(waiting):
@@ -252,15 +251,10 @@ class VllmStream:
                     steps = drawn[name]
                     new = slice(len(steps), None)  # an output has all tokens so far
                     steps += map(engine._step, sample.token_ids[new], sample.logprobs[new])
-                    if count := watches[name].falls(steps, reader):
-                        generation = dropped(steps[:count], reader, engine.tokenizer)
-                        requests.abort([] if output.finished else [name])
-                    elif output.finished:
+                    if output.finished:
                         generation = read(steps, reader, engine.tokenizer)
-                    else:
-                        continue
-                    self.tokens += len(generation.token_ids)
-                    yield waiting.pop(name), generation
+                        self.tokens += len(generation.token_ids)
+                        yield waiting.pop(name), generation
         finally:
             self.tokens += sum(len(drawn[name]) for name in waiting)
             requests.abort(waiting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
@@ -279,7 +278,6 @@ class Model:
         about = (budget, temperature, max_new_tokens, self.fitted)
         rule = voting(strategy, threshold, self.promise, *about)
         sampling = drawing(self.sample, temperature, max_new_tokens, seed)
-        sampling = dataclasses.replace(sampling, drop=getattr(rule.strategy, "drop", 0.0))
         ballot = Ballot(self.engine, self.task.answer, rule, budget, parallel, sampling)
         if arguments.is_many(question):
             if on_vote is not None or prompt is not None:

@@ -105,7 +105,7 @@ def voting(
     if chosen and holds and chosen.tau is not None and _is_of(chosen, strategy):
         if chosen.weights:
             return Voting(FittedVote(chosen.tau, 0.0, chosen.weights), chosen.promise)
-        return Voting(EarlyStop(chosen.tau, chosen.drop), chosen.promise)
+        return Voting(EarlyStop(chosen.tau), chosen.promise)
     return Voting(loaded)
 
 

@@ -44,33 +44,16 @@ class Ballot:
         check_count(self.parallel, "parallel")
 
     def decide(self, asked: Asked, on_vote: OnVote | None = None) -> Decision:
-        """Sample the answers to one question until the strategy stops; cancel the rest.
-
-        If all samples are dropped, the last one is drawn again to its end, so that the question
-        gets an answer.
-        """
+        """Sample the answers to one question until the strategy stops; cancel the rest."""
         strategy, stream = self.rule.strategy, self.engine.stream(asked.prompt, self.sampling)
-        answered, last, again, familiar = False, self.budget - 1, 0, None
+        familiar = None
 
         def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
-            nonlocal answered, again, familiar
-            final: Vote | None = None
+            nonlocal familiar
             with contextlib.closing(stream.start(numbers)) as running:
                 for number, generation in running:
-                    vote, familiar = self._vote(generation, asked.choices), generation.familiar
-                    answered = answered or vote.answer is not None
-                    if number == last and generation.finish_reason == "dropped":
-                        final = vote
-                    else:
-                        yield number, vote
-            if final and not answered:
-                unstopped = dataclasses.replace(self.sampling, drop=0.0)
-                whole = self.engine.stream(asked.prompt, unstopped)
-                with contextlib.closing(whole.start(range(last, self.budget))) as running:
-                    ((_, generation),) = running
-                final, again = self._vote(generation, asked.choices), whole.tokens
-            if final:
-                yield last, final
+                    familiar = generation.familiar
+                    yield number, self._vote(generation, asked.choices)
 
         votes = waves(issue, self.budget, self.parallel)
         if on_vote is not None:
@@ -78,16 +61,13 @@ class Ballot:
         decision = decide(strategy, votes, self.budget)
         whole_waves = -(-decision.samples // self.parallel) * self.parallel
         issued = min(whole_waves, self.budget)
-        return self._closed(decision, issued, stream.tokens + again, familiar)
+        return self._closed(decision, issued, stream.tokens, familiar)
 
     def decide_all(self, asked: Sequence[Asked]) -> list[Decision]:
         """Sample for all questions together, wave by wave, and decide each.
 
-        The samples are those of `decide`, but a wave is finished before it is judged. Samples can
-        be dropped in a stream only, so a strategy that drops decides one question after the other.
+        The samples are those of `decide`, but a wave is finished before it is judged.
         """
-        if self.sampling.drop:
-            return [self.decide(one) for one in asked]
         taken: list[list[Vote]] = [[] for _ in asked]
         familiar: list[float | None] = [None for _ in asked]
         open_, issued = list(range(len(asked))), 0
@@ -107,10 +87,9 @@ class Ballot:
         ]
 
     def _vote(self, sample: Response, choices: Sequence[str]) -> Vote:
-        nothing = sample.finish_reason == "dropped" or not sample.text.strip()
-        answer = None if nothing else self.answer(sample.text, choices)
-        c = None if nothing else sample.confidence
-        return Vote(answer, c, len(sample.token_ids), sample.text.strip())
+        text = sample.text.strip()
+        answer = self.answer(sample.text, choices) if text else None
+        return Vote(answer, sample.confidence if text else None, len(sample.token_ids), text)
 
     def _closed(
         self, decision: Decision, issued: int, issued_tokens: int, familiar: float | None

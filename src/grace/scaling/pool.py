@@ -26,8 +26,6 @@ class Pool:
         correct_QS: whether the sample is right; one without an answer never is.
         tokens_QS: its length in tokens.
         confidences: by estimator, P(the sample is right), nan where there is none.
-        trace_QSK: P(the sample is right | its first k tokens), nan from its end on; None without
-            traces.
     """
 
     def __init__(
@@ -36,7 +34,6 @@ class Pool:
         correct: ArrayLike,
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
-        traces: Sequence[Sequence[Sequence[float]]] | Floats | None = None,
     ) -> None:
         """Check arrays of shape (Q, S); answers are equal codes for equal answers, -1 for none."""
         codes = np.asarray(answers)
@@ -52,7 +49,6 @@ class Pool:
         self.confidences = {
             name: self._probabilities(value, name) for name, value in (confidences or {}).items()
         }
-        self.trace_QSK = None if traces is None else _padded(traces)
 
     @classmethod
     def from_answers(
@@ -61,7 +57,6 @@ class Pool:
         correct: ArrayLike,
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
-        traces: Sequence[Sequence[Sequence[float]]] | None = None,
     ) -> Pool:
         """Make a pool of answers as texts, None for none (see `__init__`)."""
         lengths = sorted({len(row) for row in answers})
@@ -74,7 +69,7 @@ class Pool:
         for row in answers:
             code = {answer: at for at, answer in enumerate(dict.fromkeys(row))} | {None: -1}
             codes.append([code[answer] for answer in row])
-        return cls(codes, correct, tokens, confidences, traces)
+        return cls(codes, correct, tokens, confidences)
 
     @property
     def num_questions(self) -> int:
@@ -106,72 +101,25 @@ class Pool:
                 f"{self.num_samples} samples of each question; give budgets of 1 to that many"
             )
 
-    def take(self, questions: ArrayLike) -> Pool:
-        """Return the pool of some questions, in that order and with repeats."""
-        rows = np.asarray(questions)
-        return Pool(
-            self.answer_QS[rows],
-            self.correct_QS[rows],
-            self.tokens_QS[rows],
-            {name: value[rows] for name, value in self.confidences.items()},
-            None if self.trace_QSK is None else self.trace_QSK[rows],
-        )
+    def take(self, questions: ArrayLike, samples: Indices | None = None) -> Pool:
+        """Return the pool of some questions, in that order and with repeats.
 
-    def dropped(
-        self, drop: float, budget: int, rows: tuple[Indices, Indices] | None = None
-    ) -> Pool:
-        """Return votes of `budget` samples, aborted once their confidence is below `drop`.
-
-        An aborted sample has no answer and no confidence, and costs the tokens up to and including
-        that step. No sample is dropped before its first token, nor is the last sample of a vote
-        where none before it has an answer: so every question gets an answer. `rows` are the
-        questions (R, 1) and samples (R, S) of the votes; by default all, as stored.
+        `samples` (R, S) are those that are kept of each, in that order; by default all as stored.
         """
-        at = np.s_[:, :budget] if rows is None else (rows[0], rows[1][:, :budget])
-        votes = Pool(
+        rows = np.asarray(questions)
+        at = rows if samples is None else (rows[:, None], samples)
+        return Pool(
             self.answer_QS[at],
             self.correct_QS[at],
             self.tokens_QS[at],
-            {name: c_QS[at] for name, c_QS in self.confidences.items()},
+            {name: value[at] for name, value in self.confidences.items()},
         )
-        if not drop:
-            return votes
-        gone_RT, tokens_RT = (array_QS[at] for array_QS in self.drops(drop))
-        answered_RT = (votes.answer_QS >= 0) & ~gone_RT
-        gone_RT[:, -1] &= answered_RT[:, :-1].any(axis=1)
-        return Pool(
-            np.where(gone_RT, -1, votes.answer_QS),
-            votes.correct_QS,
-            np.where(gone_RT, tokens_RT, votes.tokens_QS),
-            {name: np.where(gone_RT, np.nan, c_RT) for name, c_RT in votes.confidences.items()},
-        )
-
-    def lowest_right(self) -> Floats:
-        """Return the lowest confidence along each question's first sample, where it is right."""
-        trace_NK = self._traces()[self.correct_QS[:, 0], 0, 1:]
-        lowest_N: Floats = np.nanmin(trace_NK, axis=1, initial=1.0)
-        return lowest_N
-
-    def drops(self, drop: float) -> tuple[NDArray[np.bool_], Indices]:
-        """Return which samples are aborted, and after how many tokens: (Q, S)."""
-        low_QSK = self._traces() < drop
-        low_QSK[..., :1] = False
-        first_QS: Indices = low_QSK.argmax(axis=-1)
-        return np.asarray(low_QSK.any(axis=-1)), first_QS + 1
 
     def orders(self, count: int, seed: int = 0) -> Iterator[Order]:
         """Yield random orders (Q, S) of each question's samples, each with a seed of its own."""
         places = np.broadcast_to(np.arange(self.num_samples), self.answer_QS.shape)
         for number in range(count):
             yield np.random.default_rng([seed, number]).permuted(places, axis=1)
-
-    def _traces(self) -> Floats:
-        if self.trace_QSK is None:
-            raise UserInputError(
-                "samples cannot be dropped: the pool has no confidences token by token; "
-                "train with grace.trace=true"
-            )
-        return self.trace_QSK
 
     def _like(self, values: ArrayLike, name: str) -> NDArray[Any]:
         array = np.asarray(values)
@@ -200,17 +148,6 @@ class Pool:
                 f"{name} has a confidence of {outside[0]:g}; give probabilities in [0, 1]"
             )
         return array
-
-
-def _padded(traces: Sequence[Sequence[Sequence[float]]] | Floats) -> Floats:
-    if isinstance(traces, np.ndarray):
-        return traces
-    longest = max((len(trace) for row in traces for trace in row), default=0)
-    padded = np.full((len(traces), len(traces[0]), max(longest, 1)), np.nan)
-    for question, row in enumerate(traces):
-        for sample, trace in enumerate(row):
-            padded[question, sample, : len(trace)] = trace
-    return padded
 
 
 def _first_seen(code_RT: Indices) -> Indices:

@@ -52,25 +52,15 @@ def replay(
         raise UserInputError(f"orders is {orders}; at least one order is needed")
     named = (policy(each) if isinstance(each, str) else each for each in policies)
     sums = [_Sums(each, pool, budgets) for each in named]
-    by_drop: dict[float, list[_Sums]] = {}
-    for each in sums:
-        by_drop.setdefault(getattr(each.policy.strategy, "drop", 0.0), []).append(each)
-    for rows in _rows(pool, orders, seed, max(budgets)):
-        for drop, group in by_drop.items():
-            # Which sample is the last of a vote, and so maybe not dropped, depends on the budget.
-            for some in [[budget] for budget in budgets] if drop else [budgets]:
-                _add(group, pool.dropped(drop, max(some), rows), rows[0], some)
+    for question_R, sample_RT in _rows(pool, orders, seed, max(budgets)):
+        votes = pool.take(question_R, sample_RT)
+        tokens_RT = votes.tokens_QS.cumsum(axis=1)
+        for each in sums:
+            table = VoteTable(votes.answer_QS, votes.confidence(each.policy.estimator))
+            decided = outcomes(each.policy.strategy, table, budgets)
+            for budget, outcome in zip(budgets, decided, strict=True):
+                each.add(budget, question_R, outcome, votes.correct_QS, tokens_RT)
     return Scaling([[each.curve(orders) for each in sums]])
-
-
-def _add(sums: Sequence[_Sums], votes: Pool, question_R1: Indices, budgets: Sequence[int]) -> None:
-    """Add the decisions of several policies on votes, one row per question and order."""
-    tokens_RT = votes.tokens_QS.cumsum(axis=1)
-    for each in sums:
-        table = VoteTable(votes.answer_QS, votes.confidence(each.policy.estimator))
-        decided = outcomes(each.policy.strategy, table, budgets)
-        for budget, outcome in zip(budgets, decided, strict=True):
-            each.add(budget, question_R1.ravel(), outcome, votes.correct_QS, tokens_RT)
 
 
 def outcomes(strategy: Strategy, table: VoteTable, budgets: Sequence[int]) -> Iterator[Outcome]:
@@ -123,11 +113,10 @@ class _Sums:
 
 
 def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indices, Indices]]:
-    """Yield (questions (R, 1), samples (R, width)) that index the pool, a block at a time."""
-    question_Q1 = np.arange(pool.num_questions)[:, None]
+    """Yield (questions (R,), samples (R, width)) that index the pool, a block at a time."""
     shuffles = pool.orders(orders, seed)
     while block := list(islice(shuffles, max(1, _ROWS // pool.num_questions))):
-        questions = np.tile(question_Q1, (len(block), 1))
+        questions = np.tile(np.arange(pool.num_questions), len(block))
         samples = np.concatenate([order[:, :width] for order in block])
         for start in range(0, len(samples), _ROWS):
             yield questions[start : start + _ROWS], samples[start : start + _ROWS]
@@ -151,7 +140,6 @@ def accuracy_threshold(
     delta: float = 0.05,
     estimator: str = "grace",
     grid: Sequence[float] = GRID,
-    drop: float = 0.0,
     rule: Rule = EarlyStop,
 ) -> AccuracyGuarantee:
     """Choose tau for a vote so that at least `target` of the answers it gives are right.
@@ -159,8 +147,7 @@ def accuracy_threshold(
     `rule` makes the vote that answers at tau, by default early stopping; what is fitted in it must
     come from other questions.
     """
-    votes = pool.dropped(drop, budget) if drop else pool
-    answered_GQ, right_GQ = early_stops(votes, budget, estimator, grid, rule)
+    answered_GQ, right_GQ = early_stops(pool, budget, estimator, grid, rule)
     accepted_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
     n = pool.num_questions
     return guarantee(accepted_G, right_G, n, target=target, delta=delta, grid=grid)

@@ -26,7 +26,6 @@ from grace.engines.structured import OBJECT, Form, check_schema
 from grace.errors import UserInputError
 from grace.records import Message
 from grace.server.errors import ApiError
-from grace.strategies.policies import DROPPING
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -217,7 +216,7 @@ class GraceOptions(Strict):
         """Refuse `module:NAME`, without offering it: a request must not import anything."""
         plain = (name or "es").partition(",")[0].lower()
         rule = plain.rpartition("-")[2]
-        if plain not in DROPPING and rule not in plugins.find("grace.strategies"):
+        if rule not in plugins.find("grace.strategies"):
             raise ValueError(f"{name!r} is no built-in strategy; use es, grace-sc, asc, esc or sc")
         return name
 

@@ -146,9 +146,12 @@ class RunDir:
         if not self.threshold.exists():
             return None
         try:
-            chosen = from_json(Threshold, dict(read_json(self.threshold)))
+            data = dict(read_json(self.threshold))
+            if data.pop("drop", 0.0) or data.pop("alpha", None):  # of earlier versions
+                raise ValueError("it aborts samples midway, which this version does not")
+            chosen = from_json(Threshold, data)
             tau = 0.0 if chosen.tau is None else chosen.tau
-            for number in (tau, chosen.budget, chosen.temperature, chosen.drop):
+            for number in (tau, chosen.budget, chosen.temperature):
                 if not 0 <= number < math.inf:
                     raise ValueError(f"{number} is out of range")
         except (TypeError, ValueError) as error:

@@ -27,8 +27,6 @@ POLICIES = (
 )
 """What `grace.scaling.replay` compares by default."""
 
-DROPPING = {"grace-drop": "grace-sc", "grace-es-drop": "grace-es"}
-DROP = "drop=0.1"  # the setting that the names in DROPPING add
 OWN = "grace"  # the default estimator: a live vote carries its confidences
 
 
@@ -46,13 +44,10 @@ def policy(name: str, **settings: Any) -> Policy:
     A name is a strategy (`sc`, `asc`, `esc`, `es`, ...: the files of this folder, or `module:NAME`)
     or ESTIMATOR-STRATEGY, where `-sc` is the weighted vote: `grace-es`, `p_true-sc`. Settings may
     follow: `asc,rule=beta`. A strategy that reads confidences reads those of `grace` unless an
-    estimator is named. Case does not matter. `grace-drop` and `grace-es-drop` are `grace-sc` and
-    `grace-es` with `drop=0.1`.
+    estimator is named. Case does not matter.
     """
     plain, *pairs = name.split(",")
     plain = plain if ":" in plain else plain.lower()
-    if plain in DROPPING:
-        plain, pairs = DROPPING[plain], [DROP, *pairs]
     estimator, _, rule = plain.rpartition("-")
     if estimator:
         rule = "weighted" if rule == "sc" else rule

@@ -59,8 +59,6 @@ class Weighted(FixedBudget):
     Source: arXiv 2509.09438 eq. 8.
     """
 
-    drop: float = setting(0.0, "abort a sample once its confidence is below this", low=0, high=1)
-
     def chooses(self, table: VoteTable) -> Indices:
         """Choose the answer with the largest sum of confidences."""
         return heaviest_rows(table.answer_RT, np.nan_to_num(table.confidence_RT, nan=0.0))
@@ -101,7 +99,6 @@ class EarlyStop:
     """
 
     threshold: float = setting(0.8, "confidence at which a sample's answer is taken", low=0)
-    drop: float = setting(0.0, "abort a sample once its confidence is below this", low=0, high=1)
 
     def stops(self, table: VoteTable) -> Indices:
         """Stop at the first vote that has an answer and reaches the threshold."""

@@ -85,7 +85,6 @@ GRID: tuple[float, ...] = (
     0.0,
 )
 """The thresholds to test, strict to loose. They must not depend on the calibration data."""
-DROPS = GRID[::-1]  # the thresholds for dropping; the first, 0, drops nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,72 +249,6 @@ def _walk(passes_DG: NDArray[np.bool_], first_D: Indices) -> Indices:
     fails_DG = ~(passes_DG | untested_DG)
     end_D = np.where(fails_DG.any(axis=1), fails_DG.argmax(axis=1), passes_DG.shape[1])
     return np.where(end_D > first_D, end_D - 1, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class DropGuarantee:
-    """At most `alpha` of the right samples fall below `drop`, except with probability `delta`.
-
-    `drop` is 0 where no sample may be dropped. Of `n` right samples, one for each calibration
-    question, `dropped` were dropped; `bound` is the Clopper-Pearson upper bound of their share.
-    """
-
-    drop: float
-    alpha: float
-    delta: float
-    n: int
-    dropped: int
-    bound: float
-
-    def __str__(self) -> str:
-        if self.drop:
-            return (
-                f"samples below {self.drop:g} are dropped: at most {_percent(self.alpha)} of the "
-                f"right ones with probability {_sure(self.delta)} ({self.dropped} of {self.n} were)"
-            )
-        needed = least_points(1 - self.alpha, self.delta)
-        return (
-            f"no sample is dropped: {self.n} right samples cannot show that at most "
-            f"{_percent(self.alpha)} of them would be"
-            + (f" ({needed} could)" if self.n < needed else "")
-        )
-
-
-def few_dropped(lowest_N: ArrayLike, alpha: float, delta: float = 0.05) -> DropGuarantee:
-    """Choose the largest threshold that drops few right samples.
-
-    Thresholds are tested from low to high, each with an exact binomial test of "more than alpha of
-    the right samples are dropped"; the first that cannot be rejected ends the sequence.
-
-    Args:
-        lowest_N: the lowest confidence along each right sample, one sample per question.
-        alpha: accepted share of right samples that are dropped, in (0, 1).
-        delta: accepted probability that more are dropped, in (0, 1).
-    """
-    check_level(alpha, "alpha", 0.05)
-    check_level(delta, "delta", 0.05)
-    low_N = np.sort(np.asarray(lowest_N, dtype=np.float64))
-    n = len(low_N)
-    dropped_G = np.searchsorted(low_N, DROPS, side="left")
-    at = max(int((dropped_G <= _most_dropped(n, alpha, delta)).sum()) - 1, 0)
-    dropped = int(dropped_G[at])
-    bound = _upper_bound(dropped, n, delta)
-    return DropGuarantee(float(DROPS[at]), alpha, delta, n, dropped, bound)
-
-
-@functools.cache
-def _upper_bound(dropped: int, n: int, delta: float) -> float:
-    return 1 - lower_bound(n - dropped, n, delta)
-
-
-@functools.cache
-def _most_dropped(n: int, alpha: float, delta: float) -> int:
-    """Return how many of n right samples may be dropped for the test to pass, -1: not even 0.
-
-    The p-value grows with the number dropped, so the tests end where this is exceeded.
-    """
-    dropped_K = np.arange(n + 1)
-    return int((p_value(n - dropped_K, np.full(n + 1, n), 1 - alpha) <= delta).sum()) - 1
 
 
 def _percent(share: float) -> str:

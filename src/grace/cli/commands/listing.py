@@ -125,7 +125,6 @@ def _strategies() -> Rows:
     """Under the names that commands take, with the settings that may follow a name."""
     from grace.plugins import find
     from grace.strategies import policy
-    from grace.strategies.policies import DROP, DROPPING
 
     rows = []
     for name, plugin in find("grace.strategies").items():
@@ -134,9 +133,6 @@ def _strategies() -> Rows:
         settings = [f"{field.name}={getattr(strategy, field.name)}" for field in fields]
         about = [_about(name, plugin.file), f"Settings: {', '.join(settings)}." if settings else ""]
         rows.append({"name": shown, "about": " ".join(about).strip()})
-    for name, base in DROPPING.items():
-        dropping = f"{base},{DROP}: also abort samples whose confidence falls below 0.1."
-        rows.append({"name": name, "about": dropping})
     return rows
 
 

@@ -20,7 +20,7 @@ THRESHOLD_EXAMPLES = examples(
     "grace threshold runs/mine --target-accuracy 0.9",
     "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --budget 8",
     "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --strategy grace-vote",
-    "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --drop 0.05",
+    "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop",
 )
 
 
@@ -99,13 +99,6 @@ def threshold(
             help="With early-stop: grace-es, or grace-vote, fitted on half of the questions.",
         ),
     ] = "grace-es",
-    drop: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="With early-stop: abort hopeless samples, but at most this share of right ones.",
-        ),
-    ] = None,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
@@ -122,7 +115,6 @@ def threshold(
         mode=mode,
         delta=delta,
         budget=budget,
-        alpha=drop,
         strategy=strategy,
         device=device,
     )

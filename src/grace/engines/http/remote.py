@@ -23,7 +23,7 @@ from grace.engines.http.dialect import (
 )
 from grace.engines.http.upstream import Upstream
 from grace.engines.reading import MOST_IDS, Reader, Scored, Step
-from grace.engines.responses import Watch, dropped, rated, read
+from grace.engines.responses import rated, read
 from grace.records import Response
 
 CHECK_S = 60.0  # seconds between two looks whether the server has other weights
@@ -131,15 +131,13 @@ class Remote:
         self, request: Request, arrived: Callable[[int], None] = lambda _: None
     ) -> Response:
         """Return one sample; `arrived` is called with the number of tokens of each part."""
-        watch, steps = Watch(self.reader.evidence, request.sampling.drop), list[Step]()
+        steps = list[Step]()
         async with aclosing(self.steps(request)) as arriving:
             async for more in arriving:
                 steps += more
                 results = map(self.reader.result, more)
                 tokens = sum(1 for _ in takewhile(lambda one: not one.ended, results))
                 arrived(tokens)
-                if count := watch.falls(steps, self.reader):
-                    return dropped(steps[:count], self.reader, self.tokenizer)
                 if tokens < len(more):
                     break
         return read(steps, self.reader, self.tokenizer)

@@ -21,7 +21,6 @@ from grace.engines.local.forward import Prefix
 from grace.engines.local.sampler import SampleRequest
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import StepResult
-from grace.engines.responses import Watch
 from grace.engines.structured import Allowed
 from grace.records import Response
 
@@ -235,18 +234,14 @@ class Stream:
             yield numbers[row], generation
 
     def _finished(self, batch: ContinuousBatch, count: int) -> Iterator[tuple[int, Response]]:
-        """Yield (row, response) as each ends or is dropped; those that are cut come last."""
-        watches = [Watch(self._engine.evidence, self._sampling.drop) for _ in range(count)]
+        """Yield (row, response) as each ends; those that are cut come last."""
         waiting = set(range(count))
         with contextlib.closing(iter(batch)) as running:  # type: ignore[type-var]
             for results in running:
                 ended = [one.row for one in results if one.ended]
                 self.tokens += len(results) - len(ended)
-                hopeless = [one.row for one in results if watches[one.row].hopeless(one)]
-                waiting -= {*ended, *hopeless}
+                waiting -= {*ended}
                 yield from zip(ended, batch.responses(ended), strict=True)
-                for row, one in zip(hopeless, batch.responses(hopeless), strict=True):
-                    yield row, replace(one, finish_reason="dropped")
         yield from zip(sorted(waiting), batch.responses(sorted(waiting)), strict=True)
 
     @torch.inference_mode()

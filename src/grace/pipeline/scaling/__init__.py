@@ -224,11 +224,6 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     policies: dict[Answers, list[Policy]] = {"base": [], "tuned": []}
     named = {one.name: one for one in map(policy, [*names, *chosen.strategies])}
     for one in named.values():
-        if getattr(one.strategy, "drop", 0) and not context.settings.grace.trace:
-            raise ConfigError(
-                f"strategy {one.name!r} needs a confidence at every token; fit one: grace run "
-                f"{context.directory.path} --set grace.trace=true --redo features"
-            )
         if one.estimator is None:
             policies["base"].append(one)
             policies["tuned"].append(one)

@@ -19,7 +19,7 @@ from grace.scaling import OWN, accuracy_threshold, fit_weights
 from grace.scaling.replaying import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote
-from grace.thresholds import AccuracyGuarantee, check_level, few_dropped, selective
+from grace.thresholds import AccuracyGuarantee, check_level, selective
 
 MODES = ("answer", "early-stop")
 ES, VOTE = RULES = ("grace-es", "grace-vote")
@@ -32,20 +32,14 @@ def choose_threshold(
     mode: str = "answer",
     delta: float = 0.05,
     budget: int | None = None,
-    alpha: float | None = None,
     strategy: str = ES,
     device: str | None = None,
 ) -> Threshold:
     """Choose a threshold for the model of a run, store it in the run, and return it."""
-    wanted = _wanted(mode, target, delta, budget, alpha, strategy)
+    wanted = _wanted(mode, target, delta, budget, strategy)
     context = open_run(path, device)
     if not context.directory.done("answer"):
         raise RunError(f"{path} has no trained model yet; finish it first: grace run {path}")
-    if alpha is not None and not context.settings.grace.trace:
-        raise ConfigError(
-            "--drop needs a confidence at every token; fit one: "
-            f"grace run {path} --set grace.trace=true --redo features"
-        )
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
         if wanted.mode == "answer":
@@ -57,21 +51,16 @@ def choose_threshold(
     return chosen
 
 
-def _wanted(
-    mode: str,
-    target: float,
-    delta: float,
-    budget: int | None,
-    alpha: float | None,
-    strategy: str,
-) -> Threshold:
+def _wanted(mode: str, target: float, delta: float, budget: int | None, strategy: str) -> Threshold:
     """Return a threshold that is still to be chosen, with the guarantee that a user asks for."""
     if mode not in MODES:
         raise ConfigError(f"--mode is {mode!r}; choose from {', '.join(MODES)}")
     if strategy not in RULES:
         raise ConfigError(f"--strategy is {strategy!r}; choose from {', '.join(RULES)}")
-    given = {"--drop": alpha is not None, f"--budget {budget}": budget not in (None, 1)}
-    given[f"--strategy {strategy}"] = strategy != ES
+    given = {
+        f"--budget {budget}": budget not in (None, 1),
+        f"--strategy {strategy}": strategy != ES,
+    }
     if mode == "answer" and any(given.values()):
         what = next(name for name in given if given[name])
         raise ConfigError(f"{what} needs votes; add --mode early-stop, or leave it out")
@@ -79,13 +68,9 @@ def _wanted(
         raise ConfigError(f"--budget is {budget}; use 1 or more")
     check_level(target, "the target accuracy")
     check_level(delta, "delta", 0.05)
-    if alpha is not None:
-        check_level(alpha, "--drop", 0.05)
-        if strategy != ES:
-            raise ConfigError(f"--drop is for {ES}; leave it out, or --strategy {strategy}")
     most = 1 if mode == "answer" else budget or BUDGET
     about: dict[str, Any] = {"mode": mode, "budget": most, "target": target, "delta": delta}
-    return Threshold(**about, temperature=0.0, tau=None, n=0, bound=0.0, promise="", alpha=alpha)
+    return Threshold(**about, temperature=0.0, tau=None, n=0, bound=0.0, promise="")
 
 
 def _for_answers(context: Context, wanted: Threshold) -> Threshold:
@@ -103,10 +88,7 @@ def _for_answers(context: Context, wanted: Threshold) -> Threshold:
 
 
 def _for_votes(context: Context, wanted: Threshold, strategy: str) -> Threshold:
-    """Choose the threshold for a vote that stops, and one to drop samples if asked for.
-
-    What is fitted first, that or the weights of the vote, has half of the questions to itself.
-    """
+    """Choose the threshold for a vote that stops; weights are fitted to half of the questions."""
     budget, delta = wanted.budget, wanted.delta
     pool, rows = votes_of(context, "validation", budget), _independent(context)
     rule: Rule = EarlyStop
@@ -114,30 +96,16 @@ def _for_votes(context: Context, wanted: Threshold, strategy: str) -> Threshold:
         weights = fit_weights(pool.take(rows[::2]), context.settings.seed)
         rule = functools.partial(FittedVote, fall=0.0, weights=weights)
         wanted, rows = dataclasses.replace(wanted, weights=weights), rows[1::2]
-    dropping = None
-    if wanted.alpha is not None:  # half of the questions for each choice
-        delta /= 2
-        dropping = few_dropped(pool.take(rows[::2]).lowest_right(), wanted.alpha, delta)
-        rows = rows[1::2]
-    pool = pool.take(rows)
-    drop = dropping.drop if dropping else 0.0
-    about: dict[str, Any] = {"budget": budget, "delta": delta, "drop": drop, "rule": rule}
-    guarantee = accuracy_threshold(pool, wanted.target, **about)
+    guarantee = accuracy_threshold(
+        pool.take(rows), wanted.target, budget=budget, delta=delta, rule=rule
+    )
     test = None
     if guarantee.tau is not None:
         pool = votes_of(context, "test", budget)
-        left = pool.dropped(drop, budget)
-        accepted_1Q, right_1Q = early_stops(left, budget, OWN, [guarantee.tau], rule)
+        accepted_1Q, right_1Q = early_stops(pool, budget, OWN, [guarantee.tau], rule)
         test = _tested(accepted_1Q[0], right_1Q[0])
-        if dropping:
-            lowest_N = pool.lowest_right()
-            lost = f"{(lowest_N < drop).mean():.1%}" if lowest_N.size else "none"
-            saved = 1 - left.tokens_QS.sum() / pool.tokens_QS.sum()
-            test["shows"] += f"; {lost} of the right samples dropped, {saved:.1%} fewer tokens"
     chosen = _chosen(context, wanted, guarantee, test)
-    promise = f"{chosen.promise}; {dropping}" if dropping else chosen.promise
-    temperature = context.settings.sample.draw_temperature
-    return dataclasses.replace(chosen, temperature=temperature, drop=drop, promise=promise)
+    return dataclasses.replace(chosen, temperature=context.settings.sample.draw_temperature)
 
 
 def _chosen(
@@ -191,6 +159,6 @@ def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
     """Return the number of different guarantees that have been asked of these questions."""
     if earlier is None:
         return 1
-    asked = ("mode", "strategy", "budget", "target", "delta", "alpha")
+    asked = ("mode", "strategy", "budget", "target", "delta")
     requests = [[getattr(one, name) for name in asked] for one in (earlier, chosen)]
     return earlier.tries + (requests[0] != requests[1])

@@ -80,15 +80,11 @@ def read_pool(pool: Split, estimators: Sequence[str] = ()) -> Pool:
         values = np.array([row.confidence for row in rated], dtype=np.float64)
         confidences[name] = values[places]
     tokens = [len(response.token_ids) for response in responses]
-    traces = None
-    if all(response.trace for response in responses):  # c before each token, without the end's
-        traces = [[responses[i].trace[: tokens[i]] for i in row] for row in places]
     return Pool.from_answers(
         [[grades[i].answer for i in row] for row in places],
         [[grades[i].correct for i in row] for row in places],
         [[tokens[i] for i in row] for row in places],
         confidences,
-        traces,
     )
 
 
