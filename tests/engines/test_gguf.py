@@ -30,7 +30,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.pipeline.context import Engines
 from grace.pipeline.settings import needed_length
-from grace.pipeline.stages.depth import check_layer
+from grace.pipeline.stages.features import check_layer
 from grace.pipeline.stages.sample import check_model
 from grace.records import Question
 from grace.store import RunDir
@@ -242,6 +242,7 @@ def test_auto_is_bfloat16_for_a_file_on_a_gpu_wherever_it_is_loaded(
     )
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+        patch.setattr(torch.cuda, "device_count", lambda: 2 * has_gpu)
         check_model(run)
         needed_length(None, [CHOICE], run.model)
         check_layer(dataclasses.replace(run, grace=GraceSettings(layer=1)))

@@ -22,7 +22,7 @@ from grace.estimators.probes import StateProbe
 from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import sampling_for
-from grace.pipeline.stages.depth import read_layer
+from grace.pipeline.stages.features import read_layer
 from grace.pipeline.stages.fit import fit
 from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
 from grace.pipeline.stages.score import rated_estimators

@@ -24,7 +24,7 @@ from grace.pipeline.context import code_in as code_in
 from grace.pipeline.context import load_run_settings as load_run_settings
 from grace.pipeline.context import read_run_settings as read_run_settings
 from grace.pipeline.stages import features, fit, grade, report, sample, score
-from grace.pipeline.stages.depth import check_layer
+from grace.pipeline.stages.features import check_layer
 from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 

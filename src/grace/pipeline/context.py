@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from grace import plugins
 from grace.chat import encode_chat, has_chat_template
 from grace.config import DataSettings, RunSettings, from_dict, of_earlier
-from grace.engines.gguf import resolve_model
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
-from grace.pipeline.settings import needed_length, settled
+from grace.pipeline.settings import model_folder, needed_length, settled
 from grace.progress import say
 from grace.records import Message, Question
 from grace.store import RowFile, RunDir, Split, is_run, read_json, runs_in
@@ -41,7 +40,9 @@ class Engines:
 
         model = self._settings.model
         code = model.trust_remote_code
-        return load_tokenizer(self._weights, trust_remote_code=code, date=model.date)
+        return load_tokenizer(
+            model_folder(self._settings.model), trust_remote_code=code, date=model.date
+        )
 
     @functools.cached_property
     def prompt_settings(self) -> RunSettings:
@@ -61,7 +62,7 @@ class Engines:
         """The weights and the tokenizer that the engines without an adapter share."""
         from grace.engines.local.loading import load
 
-        return load(self._weights, **self._loading)
+        return load(model_folder(self._settings.model), **self._loading)
 
     @functools.cached_property
     def base(self) -> TransformersEngine:
@@ -100,7 +101,7 @@ class Engines:
         from grace.engines.transformers import TransformersEngine
 
         return TransformersEngine.load(
-            self._weights,
+            model_folder(self._settings.model),
             adapter=adapter,
             **self._loading,
             batch_size=self._settings.sample.batch_size or None,
@@ -111,7 +112,7 @@ class Engines:
         """Return a new backbone with its tokenizer, for training to change."""
         from grace.engines.local.loading import load
 
-        return load(self._weights, **self._loading, trainable=True)
+        return load(model_folder(self._settings.model), **self._loading, trainable=True)
 
     def asking(self, settings: RunSettings) -> TransformersEngine:
         """Return the backbone, with the end-of-response tokens of some way to ask."""
@@ -138,12 +139,6 @@ class Engines:
         self.forget_sampling()
         self.__dict__.pop("base", None)
         self.__dict__.pop("backbone", None)
-
-    @property
-    def _weights(self) -> str:
-        """The directory of the backbone."""
-        model = self._settings.model
-        return resolve_model(model.path, model.dtype, model.device)
 
     @property
     def _loading(self) -> dict[str, Any]:

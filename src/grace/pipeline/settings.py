@@ -81,6 +81,11 @@ def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
     )
 
 
+def model_folder(model: ModelSettings) -> str:
+    """Return the directory of the backbone, into which a GGUF file is unpacked."""
+    return resolve_model(model.path, model.dtype, model.device)
+
+
 def at_most_half(longest: int, context: int | None) -> int:
     """Return the length of an answer that leaves half of the model's context to the prompt."""
     return longest if context is None else min(longest, context // 2)
@@ -90,8 +95,7 @@ def needed_length(tokenizer: Any, questions: Sequence[Question], model: ModelSet
     """Return the most tokens of a context that answers may take; no weights are loaded."""
     from grace.engines.local.loading import read_limit
 
-    path = resolve_model(model.path, model.dtype, model.device)
-    limit = read_limit(path, trust_remote_code=model.trust_remote_code)
+    limit = read_limit(model_folder(model), trust_remote_code=model.trust_remote_code)
     return at_most_half(longest_answer(tokenizer, questions, thinking=model.thinking), limit)
 
 

@@ -45,18 +45,10 @@ def resolve_model(path: str, dtype: str = ANY, device: str = "auto") -> str:
     if file is None and not Path(path).exists() and not is_missing(path):
         _check_hub(path)
     if file is not None and dtype == "auto":
-        dtype = HALF if _on_gpu(device) else "float32"
+        from grace.engines.local.loading import pick_device
+
+        dtype = HALF if pick_device(device).type == "cuda" else "float32"
     return path if file is None else str(_unpacked(file, dtype))
-
-
-def _on_gpu(device: str) -> bool:
-    if device != "auto":
-        return device.startswith("cuda")
-    with contextlib.suppress(ImportError):
-        import torch
-
-        return torch.cuda.is_available()
-    return False
 
 
 @contextlib.contextmanager

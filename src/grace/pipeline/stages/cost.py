@@ -13,7 +13,7 @@ import numpy as np
 
 from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
-from grace.pipeline.stages.depth import read_layer, stores
+from grace.pipeline.stages.features import read_layer, stores
 from grace.pipeline.stages.fit import fit_seconds
 from grace.records import Response
 from grace.report.names import ACCESS

@@ -1,24 +1,33 @@
-"""Stage `features`: the hidden states of the training responses, to which both methods fit."""
+"""Stage `features`: the hidden states of the training responses, to which both methods fit.
+
+They are those of the last layer and, where c may read them, of the MLPs of blocks before it.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from grace import plugins
+from grace.config import RunSettings
+from grace.engines import LAST, Features, LayerStates, StepStates
+from grace.errors import RunError
 from grace.estimators import Samples
 from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
-from grace.pipeline.stages.depth import layers_to_read, read_array, to_arrays
+from grace.pipeline.settings import model_folder
 from grace.progress import progress
-from grace.store import read_json, write_bytes, write_json, writing
+from grace.store import RunDir, read_json, write_bytes, write_json, writing
 from grace.store.files import sync
 
 SHARD_ROWS = 256
 STEP = "step"  # the steps of each response whose states are stored, too
+CHOOSE = -1  # the value of `grace.layer` with which the fit chooses
+NAMES = ("mean", "last", "first", "at_step", "to_step")
 
 
 def features(context: Context) -> None:
@@ -93,3 +102,83 @@ def _steps(context: Context, samples: Samples) -> list[list[int]]:
     counts = [len(response.token_ids) for response in samples.responses]
     steps: list[list[int]] = draw_steps(counts, context.settings.seed).tolist()
     return steps
+
+
+# --- which layers, and their states by name
+
+
+def layers_to_read(settings: RunSettings, engine: Any) -> list[int]:
+    """Return the blocks whose MLPs are read beside the last hidden state."""
+    from grace.engines.local.layers import candidates, mlp_output
+
+    layer = settings.grace.layer if settings.method == "grace" else LAST
+    if layer == CHOOSE:
+        return candidates(engine.model)
+    if layer != LAST:
+        mlp_output(engine.model, layer)  # raises an error if there is none
+    return [layer] if layer != LAST else []
+
+
+def check_layer(settings: RunSettings) -> None:
+    """Refuse a block that the model does not have; no weights are loaded."""
+    from grace.engines.local.layers import mlp_output, skeleton
+    from grace.engines.local.loading import read_config
+
+    layer, model = settings.grace.layer, settings.model
+    code = model.trust_remote_code or plugins.trusts(model.path)
+    if layer > 0 and settings.method == "grace":
+        config = read_config(model_folder(model), trust_remote_code=code)
+        mlp_output(skeleton(config, trust_remote_code=code), layer)
+
+
+def layer_read(directory: RunDir) -> int:
+    """Return the block that the confidence of a run reads, `LAST` for the last hidden state."""
+    stored = read_json(directory.readout) if directory.readout.exists() else {}
+    layer: int = stored.get("layer", LAST)
+    return layer
+
+
+def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
+    """Return the states as arrays by name, such as `mean` and, of block 18, `mean.18`."""
+    return {
+        f"{name}.{layer}" if layer else name: array
+        for layer, pooled in read.items()
+        for name, array in zip(NAMES, (*pooled.features, *pooled.at_steps), strict=True)
+    }
+
+
+def stored_layers(file: Path) -> list[int]:
+    """Return the layers whose states a file holds, the last hidden state first."""
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as stored:
+        names = [name.partition(".")[2] for name in stored.keys() if name.startswith(NAMES[0])]  # noqa: SIM118
+    return sorted(int(layer or LAST) for layer in names)
+
+
+def stores(file: Path, layer: int) -> bool:
+    """Return whether a file holds the states of a layer."""
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as stored:
+        return f"{NAMES[0]}.{layer}" in stored.keys() if layer else True  # noqa: SIM118
+
+
+def read_layer(file: Path, layer: int, rows: Sequence[int]) -> LayerStates:
+    """Return the states of some responses that were stored as `to_arrays` names them."""
+    end = f".{layer}" if layer else ""
+    arrays = [read_array(file, f"{name}{end}")[rows] for name in NAMES]
+    return LayerStates(Features(*arrays[:3]), StepStates(*arrays[3:]))
+
+
+def read_array(file: Path, name: str) -> Any:
+    """Return one array of a safetensors file; the others stay on disk."""
+    from safetensors import safe_open
+
+    with safe_open(file, "np") as stored:
+        if name not in stored.keys():  # noqa: SIM118
+            raise RunError(
+                f"{file} lacks the states {name}, which other settings do not need; do the stage "
+                "again that stores them: --redo features"
+            )
+        return stored.get_tensor(name)

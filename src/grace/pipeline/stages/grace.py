@@ -25,8 +25,7 @@ from grace.methods.grace.fit import Fit, choose_layer, fit_readout, knowing_prom
 from grace.methods.grace.prompts import Prompts
 from grace.methods.grace.trace import STEPS, Steps, fit_trace
 from grace.pipeline.context import Context
-from grace.pipeline.stages.depth import layers_to_read, read_array, read_layer
-from grace.pipeline.stages.features import STEP
+from grace.pipeline.stages.features import STEP, layers_to_read, read_array, read_layer
 from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import folds_of, labels_of, sourced, sources_in
 from grace.progress import say

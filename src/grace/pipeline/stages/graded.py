@@ -21,7 +21,7 @@ from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.prompting import COMPARED, SAID
-from grace.pipeline.stages.depth import NAMES, layers_to_read, to_arrays
+from grace.pipeline.stages.features import NAMES, layers_to_read, to_arrays
 from grace.pipeline.stages.grace import FitData, fit_rows, write_rows_adapter
 from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import Sourced, labels_of

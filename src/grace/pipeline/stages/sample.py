@@ -6,11 +6,11 @@ import dataclasses
 
 from grace.config import RunSettings, to_dict
 from grace.engines.base import check_contexts
-from grace.engines.gguf import resolve_model
 from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.prompting import settle
 from grace.pipeline.sampling import is_sampled, sample_split, sampling_for
+from grace.pipeline.settings import model_folder
 from grace.pipeline.stages.grade import show_first
 from grace.progress import say
 from grace.store import SPLITS, Split
@@ -49,7 +49,7 @@ def check_model(settings: RunSettings) -> None:
     from grace.engines.local.loading import load_tokenizer, read_config
 
     model, code = settings.model, settings.model.trust_remote_code
-    path = resolve_model(model.path, model.dtype, model.device)
+    path = model_folder(model)
     load_tokenizer(path, trust_remote_code=code, date=model.date)
     read_config(path, trust_remote_code=code)
 

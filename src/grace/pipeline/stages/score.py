@@ -34,7 +34,7 @@ from grace.pipeline.stages.cost import (
     fit_cost,
     watched,
 )
-from grace.pipeline.stages.depth import stored_layers
+from grace.pipeline.stages.features import stored_layers
 from grace.pipeline.stages.sample import draw_questions, draw_shots
 from grace.probe.rows import assign_folds
 from grace.progress import progress
