@@ -163,18 +163,11 @@ def clear_bias(model: Any, readout: Readout) -> None:
 
 
 class HeadShape(NamedTuple):
-    """The properties of an output head on which new rows depend.
+    """The properties of an output head on which new rows depend."""
 
-    Attributes:
-        mean_D: the mean of its rows, a NumPy array. As a row it yields the mean of all logits,
-            which is far below their log-sum-exp whatever the state.
-        scale: factor by which the model multiplies the product of a row and the last state.
-        capped: whether the model soft-caps its logits, so that new rows must stay near the others.
-    """
-
-    mean_D: Any
-    scale: float = 1.0
-    capped: bool = False
+    mean_D: Any  # mean of its rows: as a row, the mean of all logits, far below their log-sum-exp
+    scale: float = 1.0  # of the product of a row and the last state
+    capped: bool = False  # logits, so that new rows must stay near the others
 
 
 def trainable_rows(model: Any, readout: Readout) -> list[int] | dict[str, list[int]]:

@@ -65,26 +65,20 @@ class RatedField(NamedTuple):
 
 
 class GradedAnswer(NamedTuple):
-    """One graded response; `id` is QUESTION#k for its k-th response, empty without a question.
+    """One graded response."""
 
-    `question` names the question, `asked` is its text (the name, where the row has no text).
-    Answers that share one of `keys` are to one question, or of one group (see `keys_in`).
-    `logprobs` are those of its tokens and, last, of its end; None where the file has none.
-    `source` is the kind of its question, `familiar` what `grace score` says of its prompt.
-    `fields` are those of a structured answer that are graded and rated, by name.
-    """
-
-    id: str
+    id: str  # QUESTION#k for its k-th response; empty without a question
     question: str
-    asked: str
+    asked: str  # text of the question, else its name
     response: str
     confidence: float | None
     correct: bool
-    logprobs: tuple[float, ...] | None = None
+    logprobs: tuple[float, ...] | None = None  # of its tokens and, last, its end
+    # shared by answers to one question or of one group (see `keys_in`)
     keys: tuple[Hashable, ...] = ()
-    source: str = ""
-    familiar: float | None = None
-    fields: Mapping[str, RatedField] = {}
+    source: str = ""  # kind of question
+    familiar: float | None = None  # of its prompt, as `grace score` says
+    fields: Mapping[str, RatedField] = {}  # graded and rated ones of a structured answer
 
 
 class Answers(NamedTuple):
@@ -144,16 +138,13 @@ def measure(
 
 
 class Both(NamedTuple):
-    """The first graded answers of two models to the same questions, and how many had no partner.
-
-    `likelihood` are the small model's sequence log-probabilities, nan where there is none.
-    """
+    """The first graded answers of two models to the same questions."""
 
     confidence: list[float | None]
     small: list[bool]
     large: list[bool]
-    likelihood: list[float] | None
-    alone: int
+    likelihood: list[float] | None  # log, of the small model's sequences; nan where there is none
+    alone: int  # questions without a partner
 
 
 def read_both(small: str | Path, large: str | Path) -> Both:

@@ -230,11 +230,7 @@ def to_json(row: Any) -> dict[str, Any]:
 
 
 def from_json(row_type: type[Row], data: dict[str, Any]) -> Row:
-    """Build a record from a dict; lists become tuples where the field is a tuple.
-
-    Raises:
-        TypeError: a field is missing or unknown.
-    """
+    """Build a record from a dict, with tuples for its lists; a wrong field is a `TypeError`."""
     tuples = _tuple_fields(cast(Hashable, row_type))
     values = {
         name: tuple(value) if isinstance(value, list) and name in tuples else value

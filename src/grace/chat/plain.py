@@ -26,25 +26,15 @@ Json = dict[str, Any]
 
 
 class PlainTokenizer(NamedTuple):
-    """A copy of a tokenizer that keeps text from becoming special tokens.
+    """A copy of a tokenizer that keeps text from becoming special tokens."""
 
-    Attributes:
-        backend: the copy, with one added token per alias.
-        special: matches the string of any special token, the longest first.
-        aliases: the alias of each special token's string.
-        real_ids: the id of the special token behind each alias's id.
-        forbidden: ids of special tokens, which plain text must not be encoded as.
-        thinking: ids of the tokens around thoughts, those of them that the template writes.
-        markers: the strings that count as special since the template writes them.
-    """
-
-    backend: Tokenizer
-    special: re.Pattern[str]
-    aliases: dict[str, str]
-    real_ids: dict[int, int]
-    forbidden: frozenset[int]
-    thinking: frozenset[int]
-    markers: frozenset[str]
+    backend: Tokenizer  # the copy, with one added token per alias
+    special: re.Pattern[str]  # matches the string of any, the longest first
+    aliases: dict[str, str]  # of the string of each special token
+    real_ids: dict[int, int]  # of the special token behind each alias's id
+    forbidden: frozenset[int]  # ids of special tokens, which no plain text is encoded as
+    thinking: frozenset[int]  # ids of the tokens around thoughts that the template writes
+    markers: frozenset[str]  # strings that count as special since the template writes them
 
     def encode(self, parts: Sequence[tuple[str, bool]]) -> list[int]:
         """Encode the parts of one text; special tokens count in trusted parts only."""

@@ -17,14 +17,11 @@ FIELDS = (*PROMPT_KEYS, "choices", "response")
 
 
 class ResponseRow(NamedTuple):
-    """One row of the file: its place, its fields, and what they say.
-
-    `asked` is a question, to be asked with the model's own prompt, or a conversation as it stands.
-    """
+    """One row of the file: its place, its fields, and what they say."""
 
     where: str
     fields: dict[str, Any]
-    asked: str | list[Message]
+    asked: str | list[Message]  # a question for the model's own prompt, or a conversation
     choices: list[str]
     response: str
 

@@ -116,34 +116,19 @@ class SampleStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The settings with which an engine loads a model (see `grace.engines.kinds.load_engine`).
+    """The settings with which an engine loads a model (see `grace.engines.kinds.load_engine`)."""
 
-    Attributes:
-        path: a model directory or Hub id; for openai, the export that the server serves.
-        adapter: an adapter directory; for vllm, an export with format vllm-lora.
-        device: auto, cpu, cuda or cuda:N; vLLM chooses by itself.
-        dtype: auto, float32, bfloat16 or float16.
-        trust_remote_code: run Python code that comes with the model.
-        thinking: let a model without a grace.json reason before it answers (`grace.chat`).
-        date: what such a model's chat template prints as today's date; empty: today.
-        batch_size: rows in flight; None: the engine's own choice.
-        needs_cnf: refuse a model without `<CNF>`, if the engine cannot train one.
-        stop: texts that end a response, besides those that the model was trained with.
-        options: of one engine: further arguments of `vllm.LLM`; for openai `url`, and the arguments
-            of `OpenAIEngine`.
-    """
-
-    path: str | Path
-    adapter: Path | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    trust_remote_code: bool = False
-    thinking: bool = False
-    date: str = ""
-    batch_size: int | None = None
-    needs_cnf: bool = True
-    stop: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    path: str | Path  # a directory or Hub id; for openai, the export that the server serves
+    adapter: Path | None = None  # a directory; for vllm, an export with format vllm-lora
+    device: str = "auto"  # auto, cpu, cuda or cuda:N; vLLM chooses by itself
+    dtype: str = "auto"  # auto, float32, bfloat16 or float16
+    trust_remote_code: bool = False  # run Python code that comes with the model
+    thinking: bool = False  # let a model without a grace.json reason first (`grace.chat`)
+    date: str = ""  # in such a model's chat template; empty: today
+    batch_size: int | None = None  # rows in flight; None: the engine's own choice
+    needs_cnf: bool = True  # refuse a model without `<CNF>`
+    stop: tuple[str, ...] = ()  # texts that end a response, besides the model's own
+    options: Mapping[str, Any] = field(default_factory=dict)  # of one engine alone
 
 
 def seed_from(*names: object, size: int = 7) -> int:

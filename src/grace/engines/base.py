@@ -94,13 +94,9 @@ class BaseEngine(ABC):
 
 
 class StepEngine(BaseEngine):
-    """Base class of the engines that return log-probabilities, but no logits or hidden states.
+    """Base class of the engines that return log-probabilities, but no logits or hidden states."""
 
-    Attributes: `tokenizer`, `reader` (the end tokens, and how c is read) and `limit` (the context
-    in tokens, None if there is no limit).
-    """
-
-    limit: int | None
+    limit: int | None  # tokens of the context
 
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64

@@ -38,11 +38,7 @@ OPTIONS = ("model", "api_key", "timeout_s", "retries", "max_in_flight")
 
 
 class OpenAIEngine(StepEngine):
-    """Samples from a model on a server, and scores responses (see `StepEngine`).
-
-    `url` is the server's address, `model` its name there, and `folder` the export or the adapter,
-    whose tokenizer and JSON files are read; `options` are those of `Upstream`.
-    """
+    """Samples from a model on a server; `folder` has the export's tokenizer and JSON files."""
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"relay"})
 

@@ -22,15 +22,12 @@ from grace.records import FieldValue, Response
 
 
 class Span(NamedTuple):
-    """The value of a field, and the tokens [start, end) that it is in.
-
-    `closed`: the last of them also has the first character after it.
-    """
+    """The value of a field, and the tokens [start, end) that it is in."""
 
     value: Any
     start: int
     end: int
-    closed: bool
+    closed: bool  # the last token also has the first character after it
 
 
 def field_places(tokenizer: Any, ids: Ids) -> dict[str, Span]:

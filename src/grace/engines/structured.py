@@ -26,15 +26,10 @@ LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of an answer: JSON that follows a schema.
-
-    Attributes:
-        schema: a JSON schema.
-        function: the name of the function whose arguments the answer is, empty for none.
-    """
+    """The form of an answer: JSON that follows a schema."""
 
     schema: Json
-    function: str = ""
+    function: str = ""  # whose arguments the answer is, if any
 
 
 class FormError(GraceError):

@@ -230,10 +230,7 @@ class VllmEngine(StepEngine):
 
 
 class VllmStream:
-    """Samples of one prompt, a request each; vLLM prefills the prompt once, as they share it.
-
-    `tokens` counts the response tokens generated so far, those of stopped samples too.
-    """
+    """Samples of one prompt, a request each; `tokens` counts those of stopped samples, too."""
 
     def __init__(self, engine: VllmEngine, prompt: Ids, sampling: Sampling, key: str) -> None:
         self.tokens = 0

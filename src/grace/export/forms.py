@@ -44,27 +44,16 @@ TRAINED_ROWS = "trainable_tokens_delta"  # part of the names that peft gives the
 
 
 class Source(NamedTuple):
-    """A trained model, and the choices of the user who exports it.
+    """A trained model, and the choices of the user who exports it."""
 
-    Attributes:
-        run: the run, for its report, threshold and diagram; an adapter directory has none of them.
-        adapter: the adapter directory.
-        record: the content of its grace.json.
-        base: directory or Hub id of the backbone.
-        base_name: the backbone as the run names it, which may be a GGUF file.
-        form: one of the keys of `grace.export.FORMS`.
-        dtype: number format of the weights.
-        license_id: licence in the model card; None: that of the backbone.
-    """
-
-    run: Path
+    run: Path  # for report, threshold and diagram, which an adapter directory lacks
     adapter: Path
-    record: dict[str, Any]
-    base: str
-    base_name: str
-    form: str
-    dtype: str
-    license_id: str | None
+    record: dict[str, Any]  # its grace.json
+    base: str  # directory or Hub id of the backbone
+    base_name: str  # as the run names it, maybe a GGUF file
+    form: str  # one of `grace.export.FORMS`
+    dtype: str  # of the weights
+    license_id: str | None  # in the model card; None: the backbone's
 
     @property
     def adapter_digest(self) -> str:

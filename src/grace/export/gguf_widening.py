@@ -27,34 +27,21 @@ OTHERS = ("attn_q_norm", "attn_k_norm", "rope_freqs")  # of heads
 
 @dataclass(frozen=True)
 class Widening:
-    """How a file gets wider.
+    """How a file gets wider."""
 
-    Attributes:
-        base: the architecture of the file. A Qwen 2 becomes a Llama with biases, because its heads
-            have the size that its hidden size gives.
-        size: its hidden size.
-        more: how many dimensions are added.
-        heads: the numbers of heads of queries and of keys.
-        head_size: the size of a head.
-        layer: the block whose MLP c reads, counted from 1.
-        rows_EH: what the logits of the tokens gain from it.
-        ids: these tokens.
-        head: name of the output head.
-    """
-
-    base: str
-    size: int
-    more: int
-    heads: dict[str, int]
+    base: str  # architecture of the file
+    size: int  # hidden size
+    more: int  # dimensions to add
+    heads: dict[str, int]  # numbers of heads of queries and of keys
     head_size: int
-    layer: int
-    rows_EH: np.ndarray
-    ids: tuple[int, ...]
-    head: str
+    layer: int  # block whose MLP c reads, from 1
+    rows_EH: np.ndarray  # what the logits of the tokens gain from it
+    ids: tuple[int, ...]  # of the tokens that are read
+    head: str  # name of the output head
 
     @property
     def architecture(self) -> str:
-        """The architecture of the wider file."""
+        """The architecture of the wider file: Llama's for a Qwen 2, whose heads keep their size."""
         return "llama" if self.base == "qwen2" else self.base
 
     @property

@@ -35,14 +35,10 @@ WRITING_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")  # of
 
 
 class Carried(NamedTuple):
-    """A model whose end contains what c reads in its middle.
-
-    `carrier` is the name of the linear layer that writes it into the residual stream, None if c
-    reads the end anyway.
-    """
+    """A model whose end contains what c reads in its middle."""
 
     model: Any
-    carrier: str | None = None
+    carrier: str | None = None  # linear layer that writes it into the residual stream, if any
 
 
 def widen(

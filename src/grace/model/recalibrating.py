@@ -38,15 +38,12 @@ MIN_QUESTIONS = 10
 
 
 class Recalibrated(NamedTuple):
-    """The slopes of the two parts of c, the offset, and c of each answer from a fit without it.
-
-    Without log-probabilities both slopes are equal.
-    """
+    """The slopes of the two parts of c (equal without log-probabilities), and the offset."""
 
     rows: float
     evidence: float
     offset: float
-    unseen: list[float]
+    unseen: list[float]  # c of each answer, by a fit without it
 
 
 def parts(

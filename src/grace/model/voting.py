@@ -21,23 +21,14 @@ KEY = "0"  # all questions share random numbers, so an answer does not depend on
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """The settings of a vote, which decide one question or many.
-
-    Attributes:
-        engine: the model.
-        answer: returns the answer in a text, given the options of its question (`Task.answer`).
-        rule: the strategy, and the guarantee of its threshold.
-        budget: maximum number of samples of a question.
-        parallel: number of samples in flight at a time.
-        sampling: the settings of one sample.
-    """
+    """The settings of a vote, which decide one question or many."""
 
     engine: ModelEngine
-    answer: Callable[[str, Sequence[str]], str | None]
-    rule: Voting
-    budget: int
-    parallel: int
-    sampling: Sampling
+    answer: Callable[[str, Sequence[str]], str | None]  # `Task.answer`: text and options to answer
+    rule: Voting  # the strategy, and the guarantee of its threshold
+    budget: int  # most samples of a question
+    parallel: int  # samples in flight at a time
+    sampling: Sampling  # of one sample
 
     def __post_init__(self) -> None:
         check_count(self.budget, "the budget")

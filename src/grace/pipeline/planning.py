@@ -31,15 +31,12 @@ class StagePlan(NamedTuple):
 
 
 class QuestionStats(NamedTuple):
-    """By split, the number of questions and the mean number of tokens of their prompts.
-
-    The tokens that all prompts begin with are not counted: the model reads them once per batch.
-    `longest` is the length of the longest answer in tokens, where the settings leave it open.
-    """
+    """The questions of each split, and how long their prompts are."""
 
     counts: dict[str, int]
+    # mean; what all begin with does not count, as it is read once per batch
     prompt_tokens: dict[str, float]
-    longest: int
+    longest: int  # tokens of an answer, where the settings leave it open
 
 
 def plan_runs(runs: Iterable[tuple[RunSettings, Collection[str]]]) -> list[list[StagePlan]]:

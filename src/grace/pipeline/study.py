@@ -74,15 +74,12 @@ class StudySettings:
 
 
 class Study(NamedTuple):
-    """The settings of a recipe and its `[study]` section; `overrides` hold in every run.
-
-    `where` is the name of the recipe in error messages.
-    """
+    """The settings of a recipe and its `[study]` section."""
 
     tree: Tree
     settings: StudySettings
-    overrides: tuple[str, ...] = ()
-    where: str = "settings"
+    overrides: tuple[str, ...] = ()  # hold in every run
+    where: str = "settings"  # name of the recipe in errors
 
     def runs(self) -> dict[Path, RunSettings]:
         """Return the settings of every run by its folder, relative to the study's."""

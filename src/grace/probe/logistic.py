@@ -72,37 +72,24 @@ AT_ONCE = 500  # rows that are standardised together in double precision
 
 
 class Logistic(NamedTuple):
-    """A fit: log-odds = bias + the sum over blocks of features @ weights.
+    """A fit: log-odds = bias + the sum over blocks of features @ weights."""
 
-    Attributes:
-        weights: of each block, for features as they came.
-        bias: intercept.
-        penalties: the chosen penalty of each penalised block.
-        losses: held-out log loss of each row (N,), at the penalties that were chosen by it.
-        scores: held-out log-odds of each row (N,), likewise.
-        fold_N: the fold in which each row was held out.
-        held_out: the weights of the fit that leaves out each fold.
-        nested: held-out log-odds of each row (N,), at penalties chosen without its fold, too.
-    """
-
-    weights: list[Array]
+    weights: list[Array]  # of each block, for features as they came
     bias: float
-    penalties: tuple[float, ...]
-    losses: Array
-    scores: Array
-    fold_N: Array
-    held_out: list[list[Array]]
-    nested: Array
+    penalties: tuple[float, ...]  # chosen, of each penalised block
+    losses: Array  # held-out log loss (N,), at penalties that were chosen by it
+    scores: Array  # held-out log-odds (N,), likewise
+    fold_N: Array  # in which each row was held out
+    held_out: list[list[Array]]  # weights of the fit without each fold
+    nested: Array  # held-out log-odds (N,), at penalties chosen without the row's fold, too
 
 
 class LayerLoss(NamedTuple):
-    """The held-out log loss of fits with the best common penalty, and that penalty.
-
-    `inner` are the same for each fold, on the other folds by fits that have not seen it, either.
-    """
+    """The held-out log loss of fits with the best common penalty, and that penalty."""
 
     loss: float
     penalty: float
+    # the same for each fold, on the others, by fits without it
     inner: tuple[tuple[float, float], ...]
 
 

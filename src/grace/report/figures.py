@@ -100,17 +100,14 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 class Figure(NamedTuple):
-    """A drawn figure: its name without ending, and its files by their endings.
-
-    The page shows it with the other figures of its `group`, but for `inline=False`.
-    """
+    """A drawn figure: its name without ending, and its files by their endings."""
 
     name: str
     title: str
     caption: str
     group: str
     files: dict[str, bytes]
-    inline: bool = True
+    inline: bool = True  # shown on the page, with the others of its group
 
 
 def panels(

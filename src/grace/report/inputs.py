@@ -29,36 +29,27 @@ Key = tuple[str, str, str, str, int]
 class EstimatorResult:
     """One estimator's confidences in the test responses of one task, with their grades.
 
-    A confidence of None or nan is missing (the response was cut off, or no number could be parsed):
-    such responses are counted and never filled in. `ids` are response ids
-    ("<question>#<sample>"). A report compares estimators and seeds by these ids, even where the
-    responses differ (a tuned model's and its backbone's). `groups` are the clusters of its
-    resamples, by default the questions in the ids. `training` has the ids of the training questions
-    of its run, and is empty where they are not known.
-
-    A `train_task` other than `task` means out of domain. Costs are None where not measured:
-    seconds and requests are per answer, `fit_seconds` is the total for what is used,
-    `access` is one of `ACCESS`.
-    `run` is its run's name for the trained confidence.
+    None or nan is missing (the response was cut off, or no number could be parsed): it is counted
+    and never filled in. Costs are None where not measured.
     """
 
     task: str
-    train_task: str
+    train_task: str  # another than `task`: out of domain
     backbone: str
     estimator: str
     seed: int
     confidence: Sequence[float | None]
     correct: Sequence[bool]
-    ids: Sequence[str] = ()
-    groups: Sequence[Hashable] = ()
-    training: frozenset[str] = frozenset()
+    ids: Sequence[str] = ()  # <question>#<sample>, by which estimators and seeds are compared
+    groups: Sequence[Hashable] = ()  # clusters of resamples; by default the questions
+    training: frozenset[str] = frozenset()  # ids of the run's training questions, if known
     seconds_per_answer: float | None = None
     extra_forward_tokens_per_answer: float | None = None
     extra_requests_per_answer: float | None = None
-    fit_seconds: float | None = None
+    fit_seconds: float | None = None  # total for what is used
     trained_parameters: int | None = None
-    access: str | None = None
-    run: str = ""
+    access: str | None = None  # one of `ACCESS`
+    run: str = ""  # its name for the trained confidence
 
     def __post_init__(self) -> None:
         sizes = {len(self.confidence), len(self.correct), len(self.ids or self.correct)}
@@ -119,43 +110,35 @@ class Traced(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The outcomes of strategies on the stored samples of one run, question by question.
-
-    `name` is the run's name for its trained model. `answers` maps each curve to the model whose
-    samples it votes over: `name`, or "base". `wins` maps (whose samples, estimator) to the
-    within-question wins.
-    """
+    """The outcomes of strategies on the stored samples of one run, question by question."""
 
     task: str
     backbone: str
-    name: str
+    name: str  # of the trained model
     seed: int
     questions: Sequence[str]
     curves: Sequence[Curve]
-    answers: Mapping[str, str]
+    answers: Mapping[str, str]  # by curve: whose samples it votes over, `name` or "base"
+    # by (whose samples, estimator)
     wins: Mapping[tuple[str, str], PairWins] = field(default_factory=dict)
     pools: Sequence[Pooled] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportInput:
-    """Everything that one report is computed from.
-
-    `created` is any text. `target_values` are the targets of each task's training responses, for
-    their density. `settings` may be nested and are shown as text. `examples` may be all responses:
-    the report picks a few.
-    """
+    """Everything that one report is computed from."""
 
     name: str
-    created: str
+    created: str  # any text
     hardware: str
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
+    # by task, for their density
     target_values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     replays: Sequence[Replay] = ()
     notes: Sequence[str] = ()
-    settings: Mapping[str, object] = field(default_factory=dict)
-    examples: Sequence[RatedAnswer] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)  # may be nested
+    examples: Sequence[RatedAnswer] = ()  # may be all: a few are picked
     validation: Sequence[Validation] = ()
     traces: Sequence[Traced] = ()
 

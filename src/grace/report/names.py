@@ -69,17 +69,13 @@ RULES = {
 
 
 class Column(NamedTuple):
-    """What a table shows of each estimator: a metric in percent, a fitted number, or a cost.
-
-    `better` is -1 where lower is better, 1 where higher is, and 0 where neither is. `short` is the
-    title on the console.
-    """
+    """What a table shows of each estimator: a metric in percent, a fitted number, or a cost."""
 
     key: str
     title: str
-    better: int
+    better: int  # -1: lower, 1: higher, 0: neither
     meaning: str
-    short: str = ""
+    short: str = ""  # title on the console
 
     @property
     def heading(self) -> str:

@@ -49,21 +49,16 @@ NONE = "-"
 
 
 class Cell(NamedTuple):
-    """One entry of a table.
-
-    `before` and `rest` are shown smaller, before and after the text. `verdict` rates a difference
-    ("better", "worse", ...), `mark` the rank among all rows ("best", "tied", ...); `meaning`
-    explains the mark. `value` is the sorting key; without one the text is. `bar` draws the low end,
-    the value and the high end of an interval, in percent of the column's width.
-    """
+    """One entry of a table."""
 
     text: str
-    rest: str = ""
-    verdict: str = ""
-    value: float | None = None
-    mark: str = ""
-    meaning: str = ""
-    before: str = ""
+    rest: str = ""  # shown smaller, after the text
+    verdict: str = ""  # on a difference: "better", "worse", ...
+    value: float | None = None  # sorting key; without one, the text
+    mark: str = ""  # rank among all rows: "best", "tied", ...
+    meaning: str = ""  # of the mark
+    before: str = ""  # shown smaller, before the text
+    # low end, value and high end, in percent of its width
     bar: tuple[float, float, float] | None = None
 
     @property
@@ -85,20 +80,16 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table with its title and a line on how to read it.
-
-    The first `texts` columns hold text. `meanings` explains headings, `families` has the family of
-    each row, and `ours` is the label of the row to highlight.
-    """
+    """A table with its title and a line on how to read it."""
 
     title: str
     lead: str
     heads: tuple[str, ...]
     rows: list[list[Cell]]
-    texts: int = 2
-    meanings: Mapping[str, str] = {}
-    families: tuple[str, ...] = ()
-    ours: str = ""
+    texts: int = 2  # first columns, which hold text
+    meanings: Mapping[str, str] = {}  # of headings
+    families: tuple[str, ...] = ()  # of each row
+    ours: str = ""  # label of the row to highlight
 
 
 def table_of(

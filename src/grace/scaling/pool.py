@@ -18,15 +18,7 @@ Order = NDArray[np.intp]
 
 
 class Pool:
-    """S graded samples of each of Q questions.
-
-    Attributes:
-        answer_QS: the answer of each sample, as the index of the first sample with that answer;
-            -1: none.
-        correct_QS: whether the sample is right; one without an answer never is.
-        tokens_QS: its length in tokens.
-        confidences: by estimator, P(the sample is right), nan where there is none.
-    """
+    """S graded samples of each of Q questions."""
 
     def __init__(
         self,
@@ -42,6 +34,7 @@ class Pool:
                 f"answers have shape {codes.shape} and type {codes.dtype}; "
                 "give whole numbers, one row per question and one column per sample"
             )
+        # the first sample with that answer, -1: none; a sample without an answer is never right
         self.answer_QS = _first_seen(codes.astype(np.intp))
         self.correct_QS = self._truths(correct) & (self.answer_QS >= 0)
         empty = np.zeros(codes.shape, dtype=np.intp)

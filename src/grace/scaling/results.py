@@ -24,36 +24,27 @@ MEASURES: tuple[Measure, ...] = ("accuracy", "samples", "tokens")
 
 
 class Reach(NamedTuple):
-    """The samples that a policy needs for the accuracy of a reference at a budget.
-
-    `samples` is inf where the policy's curve does not reach the accuracy, `saved` is the paired
-    difference to the samples of the reference, and `reached` the share of resamples in which the
-    curve reaches it.
-    """
+    """The samples that a policy needs for the accuracy of a reference at a budget."""
 
     accuracy: Estimate
     reference_samples: Estimate
-    samples: Estimate
-    saved: Estimate
-    reached: float
+    samples: Estimate  # inf where the policy's curve does not reach the accuracy
+    saved: Estimate  # paired difference to the samples of the reference
+    reached: float  # share of resamples in which the curve reaches it
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One policy at all budgets: means over the orders, question by question.
-
-    `estimator` and `threshold` are None for a policy without one. `used_BV[b, v]` is the share of
-    decisions at budget b that took v samples.
-    """
+    """One policy at all budgets: means over the orders, question by question."""
 
     name: str
-    estimator: str | None
-    threshold: float | None
+    estimator: str | None  # if it reads one
+    threshold: float | None  # if it has one
     budgets: tuple[int, ...]
     accuracy_BQ: Floats
     samples_BQ: Floats
     tokens_BQ: Floats
-    used_BV: Floats
+    used_BV: Floats  # share of decisions that took v samples
 
     def cut(self, budgets: tuple[int, ...]) -> Curve:
         """Return the curve at some of its budgets."""
@@ -195,12 +186,9 @@ def _first_reach(accuracy_DB: Floats, samples_DB: Floats, target_D: Floats) -> F
 
 
 class PairWins(NamedTuple):
-    """The pairs of a right and a wrong sample of each question, and those that the right one wins.
+    """The pairs of a right and a wrong sample of each question."""
 
-    The right sample wins when its confidence is higher; a tie is half a win.
-    """
-
-    wins_Q: Floats
+    wins_Q: Floats  # in which the right one is surer; a tie is half a win
     pairs_Q: Floats
 
 

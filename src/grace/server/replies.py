@@ -29,16 +29,12 @@ GraceFields = Callable[[str, Ended], Json]
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Makes the JSON objects of one answer, which share an id, a time and a model.
-
-    `calibrated`: the prompt is that of the training run, for which confidences are calibrated.
-    `function`: the name of the function whose arguments the answers are, empty for none.
-    """
+    """Makes the JSON objects of one answer, which share an id, a time and a model."""
 
     chat: bool
     model: str
-    calibrated: bool = True
-    function: str = ""
+    calibrated: bool = True  # the prompt is that of the training run
+    function: str = ""  # whose arguments the answers are, if any
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 

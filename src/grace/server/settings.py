@@ -10,19 +10,12 @@ from grace.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackSettings:
-    """A bigger model that answers below a threshold.
+    """A bigger model that answers below a threshold."""
 
-    Attributes:
-        url: the address of its server, which speaks OpenAI's API.
-        model: its name there.
-        below: the confidence below which it is asked.
-        api_key: the key of its server, empty for none.
-    """
-
-    url: str
-    model: str
-    below: float
-    api_key: str = ""
+    url: str  # of its server, which speaks OpenAI's API
+    model: str  # its name there
+    below: float  # confidence below which it is asked
+    api_key: str = ""  # of its server, if any
 
     def __post_init__(self) -> None:
         check_key(self.api_key)
@@ -33,27 +26,16 @@ class FallbackSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Settings of a server; a request beyond a limit is refused, never cut down.
+    """Settings of a server; a request beyond a limit is refused, never cut down."""
 
-    Attributes:
-        name: the model's name for clients.
-        api_key: the key that clients must send as `Authorization: Bearer KEY`; empty: none.
-        max_tokens: maximum number of tokens of one answer.
-        hosts: names of the server in a Host header, besides addresses and `localhost`.
-        max_waiting: maximum number of waiting requests; further ones get 429.
-        max_running: maximum number of requests that are relayed upstream at a time.
-        timeout_s: maximum time from a request's arrival to its last byte.
-        fallback: a bigger model for answers of little confidence, if any.
-    """
-
-    name: str = "grace"
-    api_key: str = ""
-    max_tokens: int = 4096
-    hosts: tuple[str, ...] = ()
-    max_waiting: int = 64
-    max_running: int = 256
-    timeout_s: float = 300.0
-    fallback: FallbackSettings | None = None
+    name: str = "grace"  # of the model, for clients
+    api_key: str = ""  # that clients must send as `Authorization: Bearer KEY`, if any
+    max_tokens: int = 4096  # of one answer
+    hosts: tuple[str, ...] = ()  # in a Host header, besides addresses and `localhost`
+    max_waiting: int = 64  # requests; further ones get 429
+    max_running: int = 256  # requests relayed upstream at a time
+    timeout_s: float = 300.0  # from a request's arrival to its last byte
+    fallback: FallbackSettings | None = None  # for answers of little confidence
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "max_waiting", "max_running"):

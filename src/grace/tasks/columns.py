@@ -46,15 +46,12 @@ class Unanswered(DataError):
 
 
 class Columns(NamedTuple):
-    """The columns of a question; `choices` is one column with a list, or one per option.
-
-    `wrong`: the choices are the wrong ones, and the answer is the other.
-    """
+    """The columns of a question."""
 
     question: str
     answers: str
-    choices: tuple[str, ...]
-    wrong: bool = False
+    choices: tuple[str, ...]  # one with a list, or one per option
+    wrong: bool = False  # the choices are the wrong ones, and the answer is the other
 
 
 def row_columns(row: Row, data: DataSettings) -> tuple[dict[str, Any], Columns]:

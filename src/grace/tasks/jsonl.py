@@ -34,15 +34,11 @@ Once = Callable[[Row], Question]
 
 @dataclass(frozen=True, slots=True)
 class Jsonl:
-    """The user's own questions, open and multiple choice, also mixed in one file.
-
-    Attributes:
-        kind: choice: a model was trained on multiple-choice questions alone and needs choices;
-            number, yes_no: answers are compared as such.
-    """
+    """The user's own questions, open and multiple choice, also mixed in one file."""
 
     name: ClassVar[str] = "jsonl"
     grader: ClassVar[str] = "auto"
+    # choice: needs choices, as in training; number, yes_no: how answers are compared
     kind: answers.Kind = "open"
 
     def questions(self, split: Split, data: DataSettings, seed: int) -> list[Question]:

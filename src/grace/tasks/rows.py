@@ -33,14 +33,11 @@ Source = Callable[[str, DataSettings], Pools]
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A data set on the Hugging Face Hub; called with the task's name and the data settings.
-
-    `validation` is None where there is no validation split with answers besides `test`.
-    """
+    """A data set on the Hugging Face Hub; called with the task's name and the data settings."""
 
     path: str
     config: str | None = None
-    validation: str | None = "validation"
+    validation: str | None = "validation"  # None: none with answers besides `test`
     test: str = "test"
 
     def __call__(self, name: str, data: DataSettings) -> Pools:

@@ -145,15 +145,7 @@ def selective(
     delta: float = 0.05,
     grid: Sequence[float] = GRID,
 ) -> AccuracyGuarantee:
-    """Choose tau for "answer when the confidence reaches tau, else abstain".
-
-    Args:
-        confidence: of the answer to each calibration question; nan where there is none.
-        correct: whether that answer is right.
-        target: accuracy to guarantee for the answers that are given, in (0, 1).
-        delta: accepted probability that the guarantee does not hold, in (0, 1).
-        grid: thresholds from strict to loose, chosen without looking at these data.
-    """
+    """Choose tau for "answer when c reaches tau, else abstain", from a grid fixed before."""
     confidence_N = np.asarray(confidence, dtype=np.float64)
     _, correct_N = check(np.nan_to_num(confidence_N), correct)
     accepted_G, right_G = accepted_counts(confidence_N, correct_N, grid)

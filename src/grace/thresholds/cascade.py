@@ -28,20 +28,13 @@ CHANCE, ORACLE, OWN = "chance", "oracle", "grace"
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """What forwarding a share of the questions gives.
+    """What forwarding a share of the questions gives."""
 
-    Attributes:
-        share: of the questions that the large model answers.
-        below: the confidence below which they are forwarded, None for all.
-        accuracy: by route: the confidence (`grace`), `chance`, an `oracle` that forwards what only
-            the large model gets right first, and the others that were given.
-        interval: 95 % of `accuracy["grace"]`, from resampled questions.
-    """
-
-    share: float
-    below: float | None
+    share: float  # of the questions, that the large model answers
+    below: float | None  # confidence below which they are forwarded; None: all
+    # by route; an `oracle` forwards first what only the large model gets right
     accuracy: dict[str, float]
-    interval: tuple[float, float]
+    interval: tuple[float, float]  # 95% of `accuracy["grace"]`, over questions
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +75,7 @@ def curve(
     shares: Sequence[float] = SHARES,
     seed: int = 0,
 ) -> list[Forwarded]:
-    """Return the accuracy at some shares of forwarded questions.
-
-    Args:
-        confidence: of the small model's answer to each question; nan where there is none, which is
-            forwarded first.
-        small: whether the small model's answers are right.
-        large: whether the large model's are.
-        others: scores to route by instead, by name; low ones are forwarded first.
-        shares: of the questions to forward.
-        seed: of the order of equal scores, and of the resamples.
-    """
+    """Return the accuracy at some shares of forwarded questions; no confidence (nan) goes first."""
     score_N, small_N, large_N = _checked(confidence, small, large)
     random, n = np.random.default_rng(seed), len(score_N)
     gain_N = large_N - small_N
@@ -120,15 +103,7 @@ def cascade(
     target: float,
     delta: float = 0.05,
 ) -> CascadeGuarantee:
-    """Choose the confidence below which questions are forwarded, so that an accuracy is kept.
-
-    Args:
-        confidence: as for `curve`; one answer per question.
-        small: as for `curve`.
-        large: as for `curve`.
-        target: accuracy of all answers to guarantee, in (0, 1).
-        delta: accepted probability that the guarantee does not hold, in (0, 1).
-    """
+    """Choose the confidence below which questions are forwarded, so that an accuracy is kept."""
     check_level(target, "target")
     check_level(delta, "delta", 0.05)
     score_N, small_N, large_N = _checked(confidence, small, large)

@@ -26,10 +26,7 @@ MOST_READS = 2_500_000  # a vocabulary of 260,000 tokens with its merges takes 2
 
 
 class Header(NamedTuple):
-    """The metadata of a file, and its tensors.
-
-    Arrays in the metadata are represented by their length, except for the vocabulary's tokens.
-    """
+    """The metadata of a file, with the length of an array in its place, and its tensors."""
 
     metadata: dict[str, Any]
     tensors: tuple[ReaderTensor, ...]

@@ -24,18 +24,15 @@ ROUNDING = 1e-3  # how far rounding may put a log-probability above 0
 
 
 class Request(NamedTuple):
-    """A request for one sample of one prompt; without a `seed` the server picks one.
-
-    The server keeps the sample to `schema`, whose log-probabilities are then those of the tokens
-    that it allows; `allowed` are these where tokens are drawn here.
-    """
+    """A request for one sample of one prompt."""
 
     prompt: Ids
     sampling: Sampling
-    seed: int | None = None
+    seed: int | None = None  # None: the server's choice
     stream: bool = False
+    # kept to by the server, whose log-probabilities are then those of what it allows
     schema: Json | None = None
-    allowed: Allowed | None = None
+    allowed: Allowed | None = None  # the same, where tokens are drawn here
 
 
 def sample_body(model: str, reader: Reader, request: Request) -> Json:

@@ -33,15 +33,12 @@ AHEAD = 16  # requests in flight for the tokens of one response
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server's description of its model; what is not known is None, empty or 0.
-
-    With a LoRA that changes the output head (`lora`), vLLM 0.32 crashes when asked for the
-    log-probabilities of a prompt, so each token is a request then.
-    """
+    """A server's description of its model; what is not known is None, empty or 0."""
 
     model: str
     context: int | None = None
     version: str = ""
+    # in the head: vLLM 0.32 crashes on prompt logprobs then, so each token is a request
     lora: bool = False
     root: str = ""
     rows: int = 0
@@ -49,14 +46,11 @@ class Served:
 
 @dataclass(slots=True)
 class Identity:
-    """The first step of the first probe, by which a server is known that restarts with others' c.
-
-    `checked` is the time of the last comparison (`time.monotonic`).
-    """
+    """The first step of the first probe: a restarted server with another c is known by it."""
 
     prompt: Ids
     step: Step
-    checked: float
+    checked: float  # time of the last comparison (`time.monotonic`)
 
     async def check(self, remote: Remote) -> None:
         """Repeat the probe if the last one is long ago, and refuse a server with other weights."""
@@ -83,17 +77,13 @@ def alike(one: Step, other: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A model on a vLLM server; subclasses are for other servers.
-
-    `remedy` says how to make the server return raw log-probabilities. `stepwise`: it returns none
-    of prompts, so each token of a given response is a request. `draws_here`: tokens are drawn here,
-    from the probabilities that it lists.
-    """
+    """A model on a vLLM server; subclasses are for other servers."""
 
     software: ClassVar[str] = "vLLM"
+    # for log-probabilities that are not raw
     remedy: ClassVar[str] = "start the server with --logprobs-mode raw_logprobs (vLLM's default)"
-    stepwise: ClassVar[bool] = False
-    draws_here: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False  # none of prompts: each token of a response is a request
+    draws_here: ClassVar[bool] = False  # from the probabilities that it lists
 
     upstream: Upstream
     tokenizer: Any
@@ -214,10 +204,7 @@ class Remote:
 
 
 class RemoteStream:
-    """Samples of one prompt, a request each.
-
-    `tokens` counts the response tokens that have arrived, those of stopped samples too.
-    """
+    """Samples of one prompt, a request each; `tokens` counts those of stopped samples, too."""
 
     def __init__(
         self, remote: Remote, calls: Calls, prompt: Ids, sampling: Sampling, key: str

@@ -289,16 +289,12 @@ def left_pad(
 
 
 class Unread(NamedTuple):
-    """The columns of a left-padded batch that the model has not read yet.
-
-    `ids_BC` and `positions_BC` are those of the last C columns, `mask_BL` is the mask of all, None
-    without padding. `cache` holds the columns before them, None if there are none.
-    """
+    """The columns of a left-padded batch that the model has not read yet, the last C."""
 
     ids_BC: Tensor
-    mask_BL: Tensor | None
+    mask_BL: Tensor | None  # of all columns; None without padding
     positions_BC: Tensor
-    cache: Any = None
+    cache: Any = None  # of the columns before, if any
 
 
 @torch.inference_mode()

@@ -39,20 +39,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Loaded(NamedTuple):
-    """A model in evaluation mode with its tokenizer, and how its confidence is read.
-
-    `stops` are the ids of tokens that contain a stop text, `layer_rows` what the logits of the
-    tokens that are read gain from a layer in the middle, `prompt_ends` what the ends of the prompts
-    of training were like.
-    """
+    """A model in evaluation mode with its tokenizer, and how its confidence is read."""
 
     model: Any
     tokenizer: Any
     read_at: str
     evidence: Evidence | None = None
-    stops: tuple[int, ...] = ()
-    layer_rows: LayerRows | None = None
-    prompt_ends: PromptEnds | None = None
+    stops: tuple[int, ...] = ()  # tokens that contain a stop text
+    layer_rows: LayerRows | None = None  # what logits gain from a layer in the middle
+    prompt_ends: PromptEnds | None = None  # what those of training were like
 
 
 def load(

@@ -41,35 +41,19 @@ RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared no
 
 
 class Fit(NamedTuple):
-    """The fitted rows and evidence, with their cross-validated quality.
+    """The fitted rows and evidence, with their cross-validated quality."""
 
-    Attributes:
-        rows_ED: the rows of the tokens that are read, that of `<NOC>` last.
-        layer_rows: the block and the rows (E, H) that read its MLP, if c reads one.
-        evidence: fitted with them.
-        held_out: c of each response (N,) by a fit, and a choice of the layer and the penalties,
-            that have not seen its question.
-        ranks: log-odds of `held_out` (N,) without what the fits of different folds differ by on
-            average: to rank responses of all folds together.
-        losses: the log loss of `held_out` (N,).
-        alone: the held-out log loss of the evidence without rows (N,).
-        weights_QD: the differences of the others from that of `<NOC>`, without the head's scale.
-        held_out_KQD: the same differences in the fits that leave out each of K folds.
-        fold_N: the fold of each response.
-        prompts: a block, and what its MLP held at the end of the prompts, of several sources.
-    """
-
-    rows_ED: Array
+    rows_ED: Array  # of the tokens that are read, that of `<NOC>` last
     evidence: Evidence
-    held_out: Array
-    ranks: Array
-    losses: Array
-    alone: Array
-    weights_QD: Array
-    held_out_KQD: Array
+    held_out: Array  # c of each response (N,) by a fit, and choices, without its question
+    ranks: Array  # log-odds (N,) of `held_out` without the mean difference of the folds, to rank by
+    losses: Array  # log loss (N,) of `held_out`
+    alone: Array  # held-out log loss (N,) of the evidence without rows
+    weights_QD: Array  # differences of the others from `<NOC>`, without the head's scale
+    held_out_KQD: Array  # the same in the fits without each of K folds
     fold_N: Array
-    layer_rows: tuple[int, Array] | None = None
-    prompts: tuple[int, Prompts] | None = None
+    layer_rows: tuple[int, Array] | None = None  # a block, and rows (E, H) that read its MLP
+    prompts: tuple[int, Prompts] | None = None  # a block, and its MLP at the prompts' ends
 
 
 def fit_evidence(

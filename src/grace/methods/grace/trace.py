@@ -21,21 +21,13 @@ STEPS = 8  # steps of each response on which a trace is fitted
 
 
 class Steps(NamedTuple):
-    """B steps of each response.
+    """B steps of each response."""
 
-    Attributes:
-        at_NBD: the hidden states at these steps.
-        mean_NBD: the mean states of the tokens before each; of the prompt's end if there is none.
-        first_ND: the states of the prompts' ends.
-        step_NB: the steps, each given by the number of tokens before it.
-        logprobs: log-probabilities of all tokens of each response.
-    """
-
-    at_NBD: Array
-    mean_NBD: Array
-    first_ND: Array
-    step_NB: Array
-    logprobs: Sequence[Sequence[float]]
+    at_NBD: Array  # hidden states there
+    mean_NBD: Array  # mean of the tokens before each; the prompt's end if none
+    first_ND: Array  # of the prompts' ends
+    step_NB: Array  # number of tokens before each
+    logprobs: Sequence[Sequence[float]]  # of all tokens of each response
 
     def placed(self) -> list[Array]:
         """Return the states that count at each step, (N, B, D), in the order of `PLACES`."""

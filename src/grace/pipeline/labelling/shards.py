@@ -42,44 +42,30 @@ Feature = Literal["mean", "last"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelling:
-    """The settings of labelling.
+    """The settings of labelling."""
 
-    Attributes:
-        model: a model directory or Hub id; `adapter` is a directory on top, empty for none.
-        engine: see `grace.engines.kinds`; `engine_options` go to vLLM, or to the server's client.
-        thinking: let a model without a grace.json reason before it answers (`grace.chat`).
-        date: what its chat template prints as today's date; empty: the day of the first call.
-        data: the settings of the prompts, which begin with the examples `shots`.
-        stop: texts that end a response.
-        votes: the kind of answer that votes of the model compare, if it is not text.
-        grade: the settings of the grader.
-        samples: responses per question, drawn at `temperature` with `top_p`.
-        features: the hidden states that are kept of every response (see `grace.engines.Features`).
-        shard_size: questions per file.
-    """
-
-    model: str
-    adapter: str = ""
-    engine: str = "transformers"
-    engine_options: dict[str, Any] = field(default_factory=dict)
+    model: str  # directory or Hub id
+    adapter: str = ""  # directory on top, if any
+    engine: str = "transformers"  # see `grace.engines.kinds`
+    engine_options: dict[str, Any] = field(default_factory=dict)  # for vLLM or the client
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False
-    thinking: bool = False
-    date: str = ""
+    thinking: bool = False  # of a model without a grace.json
+    date: str = ""  # in such a model's template; empty: of the first call
     batch_size: int = 0
-    data: DataSettings
-    shots: tuple[Question, ...] = ()
-    stop: tuple[str, ...] = ()
-    votes: str = ""
+    data: DataSettings  # of the prompts
+    shots: tuple[Question, ...] = ()  # examples before each
+    stop: tuple[str, ...] = ()  # texts that end a response
+    votes: str = ""  # kind of answer that votes compare, if not text
     grade: GradeSettings = field(default_factory=GradeSettings)
-    samples: int = 1
+    samples: int = 1  # per question
     temperature: float = 0.0
     top_p: float = 1.0
     max_new_tokens: int = 50
     seed: int = 0
-    features: tuple[Feature, ...] = ()
-    shard_size: int = 256
+    features: tuple[Feature, ...] = ()  # hidden states to keep of every response
+    shard_size: int = 256  # questions per file
 
     def fixed(self) -> dict[str, Any]:
         """Return the settings that the responses depend on, JSON-ready."""

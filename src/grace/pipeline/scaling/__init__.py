@@ -42,16 +42,13 @@ JOINT_PARTS = {
 
 
 class ScaleSettings(NamedTuple):
-    """Samples per question, further estimators and strategies, and the orders of a replay.
-
-    With `fit`, GrACE-vote is fitted first, to samples of the validation questions.
-    """
+    """Samples per question, further estimators and strategies, and the orders of a replay."""
 
     samples: int = 32
     estimators: tuple[str, ...] = ()
     strategies: tuple[str, ...] = ()
     orders: int = 50
-    fit: bool = True
+    fit: bool = True  # GrACE-vote first, to samples of validation questions
 
 
 def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) -> dict[str, Any]:

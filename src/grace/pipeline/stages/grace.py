@@ -36,16 +36,12 @@ FIT = "fit"  # the unit under which the seconds of the fit are kept
 
 
 class FitData(NamedTuple):
-    """The inputs of a fit: graded responses that ended with an end-of-sequence token.
+    """The inputs of a fit: graded responses that ended with an end-of-sequence token."""
 
-    `logprobs` are those of the tokens, and that of the end; `groups` are the questions. `names` say
-    which rows are fields of structured answers; empty: none.
-    """
-
-    logprobs: list[tuple[Sequence[float], float]]
+    logprobs: list[tuple[Sequence[float], float]]  # of the tokens, and of the end
     labels_N: Any
-    groups: Sequence[Hashable]
-    names: Sequence[str | None] = ()
+    groups: Sequence[Hashable]  # questions
+    names: Sequence[str | None] = ()  # of fields of structured answers; None: a whole one
 
     @property
     def features_NF(self) -> Any:

@@ -36,20 +36,15 @@ AT_ONCE = 64  # answers that are read together
 
 
 class Graded(NamedTuple):
-    """An answer with its grade.
+    """An answer with its grade, or with those of its fields."""
 
-    `asked` is a question, or the conversation before the answer; `where` is named in errors.
-    `correct` of a structured answer says which of its fields are right. Answers that share one of
-    `keys` are to one question, or of one group; `source` is the kind of questions.
-    """
-
-    asked: str | Sequence[Message]
+    asked: str | Sequence[Message]  # a question, or the conversation before the answer
     choices: tuple[str, ...]
     response: str
     correct: bool | Mapping[str, bool]
-    where: str = ""
-    keys: Sequence[Hashable] = ()
-    source: str = ""
+    where: str = ""  # for errors
+    keys: Sequence[Hashable] = ()  # shared by answers to one question or of one group
+    source: str = ""  # kind of question
 
     @property
     def messages(self) -> Sequence[Message]:

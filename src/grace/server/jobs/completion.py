@@ -24,63 +24,47 @@ SHORT = 64  # tokens; prompts below this length run together
 
 
 class Token(NamedTuple):
-    """One generated token.
-
-    `top` are the most probable tokens of its step, `<CNF>` last; `offset` is the number of
-    characters of text before the token. The first token of a prompt has neither log-probabilities.
-    """
+    """One token; the first of a prompt has no log-probabilities."""
 
     text: str
     logprob: float | None
-    top: Top | None
-    offset: int
+    top: Top | None  # most probable ones of its step, `<CNF>` last
+    offset: int  # characters of text before it
 
 
 class Piece(NamedTuple):
-    """New text and tokens of a choice.
-
-    `so_far` is c before the last of the tokens, None unless the model was trained with
-    `grace.trace`.
-    """
+    """New text and tokens of a choice."""
 
     choice: int
     text: str
     tokens: tuple[Token, ...] = ()
-    so_far: float | None = None
+    so_far: float | None = None  # c before the last token, if trained with `grace.trace`
 
 
 class Ended(NamedTuple):
-    """A choice is complete; one that was cut at its maximum length, or is blank, has no c.
-
-    `by_other`: another model's answer stands in its place, which has no c either.
-    """
+    """A choice is complete; one that was cut at its maximum length, or is blank, has no c."""
 
     choice: int
     finish_reason: Literal["stop", "length"]
     confidence: float | None
     familiar: float | None = None
-    by_other: bool = False
+    by_other: bool = False  # answered by another model, which has no c either
     fields: Mapping[str, FieldValue] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionParams:
-    """What a request for completions asks for; `encode` returns its prompts.
+    """What a request for completions asks for."""
 
-    `key` names the random numbers of a request without a seed, and is unique to it. `top` is the
-    number of most probable tokens to report per step (None: no tokens). `shortens`: an answer may
-    be shorter where the context is full. `echo`: each choice begins with its prompt.
-    """
-
-    encode: Callable[[], list[list[int]]]
+    encode: Callable[[], list[list[int]]]  # returns the prompts
     num_prompts: int
     sampling: Sampling
-    key: str | None
+    key: str | None  # of random numbers, unique to a request without a seed
     stop: Sequence[str] = ()
-    top: int | None = None
+    top: int | None = None  # most probable tokens to report per step; None: no tokens
     form: Form | None = None
-    shortens: bool = False
-    echo: bool = False
+    shortens: bool = False  # where the context is full
+    echo: bool = False  # each choice begins with its prompt
 
 
 class Completion(Job):
