@@ -21,10 +21,13 @@ from typing import Any
 from grace.report.names import as_code, estimator_order, label
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs/results.md", ROOT / "docs/results/methods.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs/results.md",
+    *(ROOT / f"docs/results/{name}.md" for name in ("methods", "speed", "earlier")),
+)
 REPORTS = ROOT / "docs" / "reports"
 METRICS = ("ece", "brier", "auroc")
-HEADS = {"ece": "ECE ↓", "brier": "Brier ↓", "auroc": "AUROC ↑", "accuracy": "Accuracy ↑"}
 COSTS = {
     "extra_forward_tokens_per_answer": "extra tokens",
     "trained_parameters": "fitted numbers",
@@ -99,20 +102,30 @@ def _round(value: Any) -> Any:
 # --- tables
 
 
-def quality(name: str, task: str, train_task: str = "") -> list[str]:
-    """Every estimator on one task: each metric with its interval and mark, and what it costs."""
-    cells = _cells(name, task, train_task)
-    heads = [*HEADS.values(), *COSTS.values()]
+def methods(name: str, task: str, train_task: str = "") -> list[str]:
+    """Every estimator on one task, and GrACE minus it in points; bold where that excludes 0."""
+    apart = {
+        (entry["b"], entry["metric"]): entry["values"]
+        for entry in _report(name)["against"]
+        if (entry["a"], entry["task"]) == ("grace", task)
+        and entry.get("train_task", task) == (train_task or task)
+    }
+    rows = []
+    for cell in _cells(name, task, train_task):
+        other = cell["estimator"]
+        gaps = ("" if other == "grace" else _points(apart.get((other, m))) for m in METRICS[1:])
+        means = " / ".join(_percent(cell[metric][0]) for metric in METRICS)
+        rows.append([label(other), means, *gaps])
+    return _table(["", "ECE ↓ / Brier ↓ / AUROC ↑", "GrACE minus it: Brier", "AUROC"], rows)
+
+
+def costs(name: str, task: str) -> list[str]:
+    """What every estimator of a task costs and needs."""
     rows = [
-        [
-            label(cell["estimator"]),
-            *(_marked(cell[metric], known=_told_apart(name, metric)) for metric in METRICS),
-            _percent(cell["accuracy"][0]),
-            *(_cost(cell[key]) for key in COSTS),
-        ]
-        for cell in cells
+        [label(cell["estimator"]), *(_cost(cell[key]) for key in COSTS)]
+        for cell in _cells(name, task)
     ]
-    return _table(["", *heads], rows)
+    return _table(["", *COSTS.values()], rows)
 
 
 def short(*cells: str) -> list[str]:
@@ -148,37 +161,13 @@ def brier(*cells: str) -> list[str]:
     return _table(heads, rows)
 
 
-def differences(name: str, task: str, train_task: str = "") -> list[str]:
-    """GrACE minus each other, in points, with the paired interval; bold where it excludes 0."""
-    entries = [
-        entry
-        for entry in _report(name)["against"]
-        if entry["a"] == "grace"
-        and entry["task"] == task
-        and entry.get("train_task", task) == (train_task or task)
-    ]
-    by = {(entry["b"], entry["metric"]): entry["values"] for entry in entries}
-    others = sorted({other for other, _ in by}, key=estimator_order)
-    rows = [
-        [
-            label(other),
-            *(
-                _points(by.get((other, metric)), known=_told_apart(name, metric))
-                for metric in METRICS
-            ),
-        ]
-        for other in others
-    ]
-    return _table(["GrACE minus", "ECE", "Brier", "AUROC"], rows)
-
-
 def votes(name: str, task: str) -> list[str]:
     """Votes over 8 samples; bold where the paired interval against SC or GrACE-SC excludes 0."""
     rows = []
     for row in (row for row in _report(name) if row["set"] == task):
         value, low, high = row["accuracy"]
         cells = [VOTES[row["strategy"]], f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"]
-        cells.append("" if row["strategy"] == "sc" else _points(row["gain"], known=True))
+        cells.append("" if row["strategy"] == "sc" else _points(row["gain"]))
         cells += [f"{row['samples'][0]:.2f}", _needed(row["for_sc"])]
         for metric, better in (("auroc", 1), ("brier", -1)):
             shown, ends = _percent(row[metric][0]), row[f"{metric}_gain"][1:]
@@ -187,6 +176,21 @@ def votes(name: str, task: str) -> list[str]:
         rows.append([*cells, _percent(row["ece"])])
     head = ["", "accuracy", "minus SC", "samples", "samples for SC's accuracy", "AUROC", "Brier"]
     return _table([*head, "ECE"], rows)
+
+
+def pools(name: str, *tasks: str) -> list[str]:
+    """One column per set: accuracy (bold: clearly not that of SC), samples, AUROC and Brier."""
+    by = {(row["set"], row["strategy"]): row for row in _report(name)}
+    rows = []
+    for strategy, shown in VOTES.items():
+        cells = []
+        for row in (by[task, strategy] for task in tasks):
+            clear = row["gain"][1] > 0 or row["gain"][2] < 0
+            right = _percent(row["accuracy"][0])
+            found = [f"**{right}**" if clear else right, f"{row['samples'][0]:.1f}"]
+            cells.append(" / ".join([*found, _percent(row["auroc"][0]), _percent(row["brier"][0])]))
+        rows.append([shown, *cells])
+    return _table(["accuracy / samples / AUROC / Brier", *tasks], rows)
 
 
 def parts(name: str, backbone: str, task: str) -> list[str]:
@@ -316,19 +320,15 @@ BACKBONES = {
     "pocket": "pocket (2.8 M)",
 }
 KINDS: dict[str, Callable[..., list[str]]] = {
-    "quality": quality,
+    "methods": methods,
+    "costs": costs,
     "short": short,
     "brier": brier,
-    "differences": differences,
     "votes": votes,
+    "pools": pools,
     "parts": parts,
     "speed": speed,
 }
-
-
-def _told_apart(name: str, metric: str) -> bool:
-    """Whether a report's marks of a metric hold: those of ECE did not before version 2."""
-    return metric != "ece" or _report(name).get("schema_version", 1) > 1
 
 
 def _report(name: str) -> Any:
@@ -356,13 +356,6 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _marked(values: Sequence[Any], *, known: bool) -> str:
-    mean, low, high, mark = values
-    mark = mark if known else None
-    shown = f"{_percent(mean)} [{_percent(low)}, {_percent(high)}]"
-    return f"**{shown}**" if mark == "best" else f"{shown} =" if mark == "tied" else shown
-
-
 def _three(cell: Entry) -> str:
     return " / ".join(_best(cell[metric]) for metric in METRICS)
 
@@ -371,12 +364,12 @@ def _best(values: Sequence[Any]) -> str:
     return f"**{_percent(values[0])}**" if values[3] == "best" else _percent(values[0])
 
 
-def _points(values: Sequence[float] | None, *, known: bool) -> str:
+def _points(values: Sequence[float] | None) -> str:
     if values is None or None in values:
         return "-"
     difference, low, high = (100 * value for value in values)
     shown = f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"**{shown}**" if known and (low > 0 or high < 0) else shown
+    return f"**{shown}**" if low > 0 or high < 0 else shown
 
 
 def _cost(value: Any) -> str:
