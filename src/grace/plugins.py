@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import functools
 import importlib
 import importlib.util
 import os
@@ -41,16 +42,13 @@ class Plugin(NamedTuple):
 def find(package: str) -> dict[str, Plugin]:
     """Return the plug-ins of a package by name, sorted, without importing them."""
     one, family = _attributes(package)
-    assigns = re.compile(rf"^{one}\b[^=\n]*=(?!=)", re.MULTILINE)
     plugins: dict[str, Plugin] = {}
     for folder in _folders(package):
         for file in sorted(folder.rglob("*.py")):
             if file.name.startswith("_"):
                 continue
-            text = file.read_text(encoding="utf-8", errors="replace")
-            names = [file.stem] if assigns.search(text) else []
-            names += _keys(text, family)
-            for name in names:
+            seen = file.stat()
+            for name in _assigned(file, (seen.st_mtime_ns, seen.st_size), one, family):
                 if name in plugins:
                     raise ConfigError(f"two plug-ins have one name: {plugins[name].file}, {file}")
                 parts = file.relative_to(folder).with_suffix("").parts
@@ -156,6 +154,14 @@ def _attributes(package: str) -> tuple[str, str]:
     """Return the names of what a file with one plug-in assigns, and a file with several."""
     folder = package.rpartition(".")[2].upper()
     return folder[:-3] + "Y" if folder.endswith("IES") else folder.removesuffix("S"), folder
+
+
+@functools.cache
+def _assigned(file: Path, seen: tuple[int, int], one: str, family: str) -> list[str]:
+    """Return the names of the plug-ins in a file, which is read again once it has changed."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    single = re.search(rf"^{one}\b[^=\n]*=(?!=)", text, re.MULTILINE)
+    return [*([file.stem] if single else []), *_keys(text, family)]
 
 
 def _keys(text: str, name: str) -> list[str]:

@@ -360,7 +360,9 @@ class _Problem:
         share_NK /= share_NK.sum(0)
         (solve,) = get_lapack_funcs(("trtrs",), (root_WW,))  # without the checks, which take longer
 
-        def loss(scaled: Array) -> tuple[float, Array]:
+        slopes = [np.empty(0)]  # at the last point: `minimize` asks for it right after the loss
+
+        def loss(scaled: Array) -> float:
             scaled_WK = scaled.reshape(shape).astype(self.kind)
             beta_WK = solve(root_WW, scaled_WK)[0]
             logit_NK = (x_NW @ beta_WK).astype(np.float64)
@@ -370,7 +372,8 @@ class _Problem:
             wrong_NK = (share_NK * (sigmoid(logit_NK) - y_N1)).astype(self.kind)
             slope_WK = x_NW.T @ wrong_NK + shrunk_WK
             slope_WK = solve(root_WW, slope_WK, trans=1)[0]
-            return float(value), slope_WK.ravel().astype(np.float64)
+            slopes[0] = slope_WK.ravel().astype(np.float64)
+            return float(value)
 
         exact = self.kind is np.float64
         options = {"maxiter": 1000, "ftol": 1e-10 if exact else 1e-7, "gtol": 1e-6}
@@ -378,7 +381,13 @@ class _Problem:
         with _threads().limit(
             limits=1
         ):  # a step is too short for threads, which would wait for work
-            made = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+            made = minimize(
+                loss,
+                start.ravel(),
+                jac=lambda _: slopes[0],
+                method="L-BFGS-B",
+                options=options,
+            )
         found: Array = solve(root_WW, made.x.reshape(shape).astype(self.kind))[0]
         return found
 
