@@ -15,7 +15,7 @@ from grace.methods.grace import fit as readout
 from grace.methods.grace.fit import choose_layer, fit_evidence, fit_readout, placed, read_by
 from grace.methods.grace.rounding import round_rows
 from grace.probe import logistic
-from grace.probe.logistic import fit_logistic
+from grace.probe.logistic import EVERY_FOLD, fit_logistic
 
 WIDTH = 24
 
@@ -99,8 +99,10 @@ def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_wi
     states, phi, right = inputs(rows)
     made, groups = fit(rows), list(range(count))
     evidence = [phi[:, :-1], phi[:, -1:]]
-    ours = fit_logistic([*placed(states), *evidence], right, groups, free=True)
-    alone = fit_logistic(evidence, right, groups, free=True)
+    ours, alone = (
+        fit_logistic(blocks, right, groups, free=True, nested=EVERY_FOLD)
+        for blocks in ([*placed(states), *evidence], evidence)
+    )
     weights = np.array([count, 100]) / (count + 100)
     assert made.weights_QD == pytest.approx(weights[0] * np.stack(ours.weights[:3]))
     both = [np.concatenate(some) for some in (ours.weights[3:], alone.weights)]

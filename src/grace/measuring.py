@@ -318,7 +318,7 @@ def _of_tokens(
     """
     import numpy as np
 
-    from grace.probe.logistic import fit_logistic
+    from grace.probe.logistic import EVERY_FOLD, fit_logistic
     from grace.probe.rows import sigmoid
 
     known = [at for at, field in enumerate(fields) if field.likelihoods]
@@ -331,7 +331,8 @@ def _of_tokens(
         shown = sorted(name for name in own if own[name] >= FEWEST_OF_A_PART) or [""]
         offset_NM = np.array(named)[:, None] == np.array(shown)
         phi_NF = np.column_stack([np.log(np.maximum(mean_N, math.exp(LOWEST))), least_N])
-        made = fit_logistic([offset_NM * 1.0, phi_NF], right_N, groups_N, free=True)
+        blocks = [offset_NM * 1.0, phi_NF]
+        made = fit_logistic(blocks, right_N, groups_N, free=True, nested=EVERY_FOLD)
         found[FITTED] = sigmoid(made.nested)
     spread: dict[str, list[float | None]] = {}
     for kind, values_N in found.items() if known else ():

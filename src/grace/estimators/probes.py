@@ -74,7 +74,12 @@ class StateProbe:
             return [*states, *feature_parts(("likelihood",), {}, responses)]
 
         chosen = choose_layer(
-            lambda layer: read(train, rows, layer), self.layers, label_N, groups, seed=seed
+            lambda layer: read(train, rows, layer),
+            self.layers,
+            label_N,
+            groups,
+            seed=seed,
+            nested=False,
         )
         return fit_on_states(
             lambda samples, rows: read(samples, rows, chosen.layer), splits, seed, chosen.first

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.probe.rows import Array, folds_of, sigmoid, weights_of
+from grace.probe.rows import FOLDS, Array, folds_of, sigmoid, weights_of
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
+EVERY_FOLD = dict.fromkeys(range(FOLDS), FIRST)  # where the searches without each fold start
 SHORTER = 1e-5  # smallest improvement of the log loss for which the search goes on
 
 Penalties = tuple[float, ...]
@@ -81,7 +82,8 @@ class Logistic(NamedTuple):
     scores: Array  # held-out log-odds (N,), likewise
     fold_N: Array  # in which each row was held out
     held_out: list[list[Array]]  # weights of the fit without each fold
-    nested: Array  # held-out log-odds (N,), at penalties chosen without the row's fold, too
+    # held-out log-odds (N,), at penalties chosen without the row's fold, too; nan if not asked for
+    nested: Array
 
 
 class LayerLoss(NamedTuple):
@@ -89,7 +91,7 @@ class LayerLoss(NamedTuple):
 
     loss: float
     penalty: float
-    # the same for each fold, on the others, by fits without it
+    # the same for each fold, on the others, by fits without it, if they were asked for
     inner: tuple[tuple[float, float], ...]
 
 
@@ -101,15 +103,18 @@ def fit_logistic(
     weights_N: Array | None = None,
     free: bool = False,
     first: float = FIRST,
-    inner: Sequence[float] | None = None,
+    nested: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> Logistic:
-    """Fit blocks (N, D), each with a penalty chosen on grouped folds; `free`: the last has none."""
+    """Fit blocks (N, D), each with a penalty chosen on grouped folds; `free`: the last has none.
+
+    `nested` asks for the scores of that name in some folds, and says where each search starts.
+    """
     fold_N = folds_of(groups_N, seed)
     weight_N = weights_of(groups_N) * (1.0 if weights_N is None else weights_N)
-    search = _Search(blocks, labels_N, fold_N, weight_N, free)
+    search = _Search(blocks, labels_N, fold_N, weight_N, free, paired=bool(nested))
     penalties = best_separate(search.loss, search.blocks, first)
-    nested_N = search.nested(inner or [first] * (int(fold_N.max()) + 1))
+    nested_N = search.nested(nested or {})
     data = search.data
     del search
     problem = _Problem(*data, np.float64, penalties)
@@ -136,12 +141,13 @@ def quick_loss(
     *,
     free: bool = False,
     first: float = FIRST,
+    nested: bool = True,
 ) -> LayerLoss:
     """Return how good fits with one penalty for all blocks are, in a sixth of the time of a fit."""
-    search = _Search(blocks, labels_N, fold_N, None, free)
+    search = _Search(blocks, labels_N, fold_N, None, free, paired=nested)
     best = best_common(search.loss, search.blocks, first)
     inner = []
-    for fold in range(int(fold_N.max()) + 1):
+    for fold in range(int(fold_N.max()) + 1 if nested else 0):
         loss = functools.partial(search.loss, outer=fold)
         own = best_common(loss, search.blocks, best[0])
         inner.append((loss(own), own[0]))
@@ -152,12 +158,12 @@ def nested_scores(
     blocks: Sequence[Array],
     labels_N: Array,
     fold_N: Array,
-    inner: Sequence[float],
+    firsts: Mapping[int, float],
     *,
     free: bool = False,
 ) -> Array:
     """Return `Logistic.nested` alone."""
-    return _Search(blocks, labels_N, fold_N, None, free).nested(inner)
+    return _Search(blocks, labels_N, fold_N, None, free, paired=True).nested(firsts)
 
 
 def _trained(fold_N: Array) -> Array:
@@ -170,7 +176,8 @@ class _Search:
     """The held-out losses of penalties, each computed once, from fits that start from the last.
 
     A fit without two folds rates either of them for the choice that leaves out the other one. So
-    the choices of all K folds share K (K - 1) / 2 fits at each penalty.
+    the choices of all K folds share K (K - 1) / 2 fits at each penalty; only a `paired` search has
+    these.
     """
 
     def __init__(
@@ -180,13 +187,16 @@ class _Search:
         fold_N: Array,
         weights_N: Array | None,
         free: bool,
+        *,
+        paired: bool,
     ) -> None:
         weight_N = np.ones(len(labels_N)) if weights_N is None else weights_N
         self.data = (blocks, np.asarray(labels_N, dtype=np.float64), weight_N, free)
         self.blocks, self._fold_N = len(blocks) - free, fold_N
         self._problem = _Problem(*self.data, np.float32)
         self._pairs = list(itertools.combinations(range(int(fold_N.max()) + 1), 2))
-        self._pairs = self._pairs if len(self._pairs) > 1 else []  # two folds leave no third
+        if not paired or len(self._pairs) < 2:  # two folds leave no third
+            self._pairs = []
         out_NK = ~_trained(fold_N)
         left_NP = [~(out_NK[:, one] | out_NK[:, other]) for one, other in self._pairs]
         self._single_NK, self._pair_NP = ~out_NK, np.array(left_NP).T
@@ -202,10 +212,12 @@ class _Search:
         losses_N = np.logaddexp(0, score_N) - label_N * score_N
         return float(np.average(losses_N, weights=weight_N))
 
-    def nested(self, inner: Sequence[float]) -> Array:
-        """Return the log-odds of each row at penalties that were chosen without its fold."""
-        nested_N = np.empty(len(self._fold_N))
-        for fold, first in enumerate(inner):
+    def nested(self, firsts: Mapping[int, float]) -> Array:
+        """Return the log-odds of the rows of these folds at penalties chosen without their fold."""
+        nested_N = np.full(len(self._fold_N), np.nan)
+        for fold, first in firsts.items():
+            if fold > self._fold_N.max():
+                break
             best = (PENALTIES[-1],) * self.blocks  # too few folds for a choice
             if self._pairs:
                 loss = functools.partial(self.loss, outer=fold)

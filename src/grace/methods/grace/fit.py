@@ -27,7 +27,15 @@ from grace.evidence.familiar import Familiar
 from grace.methods.grace.prompts import Prompts, describe
 from grace.methods.grace.rounding import round_rows
 from grace.methods.grace.trace import Steps
-from grace.probe.logistic import FIRST, LayerLoss, Logistic, fit_logistic, nested_scores, quick_loss
+from grace.probe.logistic import (
+    EVERY_FOLD,
+    FIRST,
+    LayerLoss,
+    Logistic,
+    fit_logistic,
+    nested_scores,
+    quick_loss,
+)
 from grace.probe.rows import Array, assign_folds, folds_of, sigmoid, sources_in, varying
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
@@ -65,7 +73,7 @@ def fit_evidence(
     the log-odds are bounded by what N answers support.
     """
     groups = list(range(len(labels_N))) if groups_N is None else groups_N
-    made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True)
+    made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True, nested=EVERY_FOLD)
     shrunk = _shrunk(made, features_NF, labels_N, groups)
     weights_F, bias = shrunk.applied(np.concatenate(made.weights), made.bias)
     return _evidence(features_NF, weights_F, bias)
@@ -78,6 +86,10 @@ class Layer(NamedTuple):
     first: float
     inner: tuple[tuple[int, float], ...]
 
+    def chosen_without(self, layer: int) -> dict[int, float]:
+        """Return the folds without which this layer is chosen, with the penalties to start with."""
+        return {fold: first for fold, (one, first) in enumerate(self.inner) if one == layer}
+
 
 def choose_layer(
     read: Callable[[int], Sequence[Array]],
@@ -87,13 +99,14 @@ def choose_layer(
     *,
     free: bool = False,
     seed: int = 0,
+    nested: bool = True,
     tell: Callable[[int, float], None] = lambda layer, loss: None,
 ) -> Layer:
     """Choose the layer that tells right responses best, by the held-out log loss of a quick fit.
 
     The fit gives all blocks of features that `read` returns the same penalty, and none to the last
     one if that is `free`. Of more than `COMPARED` answers it takes a half, a third or so on, by
-    question. `tell` is called with the loss of each layer.
+    question. `tell` is called with the loss of each layer. `inner` is empty unless `nested`.
     """
     fold_N, first = folds_of(groups_N, seed), FIRST
     if len(layers) == 1:
@@ -108,6 +121,7 @@ def choose_layer(
             fold_N[kept],
             free=free,
             first=first,
+            nested=nested,
         )
         first = tried[layer].penalty
         tell(layer, tried[layer].loss)
@@ -152,7 +166,7 @@ def fit_readout(
     """
     every = read_by(read, features_NF)
     layer = layer or choose_layer(every, [LAST], labels_N, groups_N, seed=seed)
-    blocks, inner = _blocks(features_NF), [first for _, first in layer.inner]
+    blocks = _blocks(features_NF)
     elsewhere = _of_other_layers(every, labels_N, folds_of(groups_N, seed), layer)
     states = placed(read(layer.layer))
     made = fit_logistic(
@@ -161,11 +175,11 @@ def fit_readout(
         groups_N,
         free=True,
         first=layer.first,
-        inner=inner,
+        nested=layer.chosen_without(layer.layer),
         seed=seed,
     )
     made = made._replace(nested=np.where(np.isnan(elsewhere), made.nested, elsewhere))
-    alone = fit_logistic(blocks, labels_N, groups_N, free=True, seed=seed)
+    alone = fit_logistic(blocks, labels_N, groups_N, free=True, nested=EVERY_FOLD, seed=seed)
     if along is not None:
         joint = _fit_along(states, blocks, along, labels_N, groups_N, seed)
         worse_N = joint.losses - made.losses
@@ -231,11 +245,10 @@ def _of_other_layers(
     They are of fits of that layer.
     """
     found_N = np.full(len(fold_N), np.nan)
-    firsts = [first for _, first in layer.inner]
     for other in {one for one, _ in layer.inner} - {layer.layer}:
+        firsts = layer.chosen_without(other)
         nested_N = nested_scores(read(other), labels_N, fold_N, firsts, free=True)
-        chose_N = np.isin(fold_N, [k for k, (one, _) in enumerate(layer.inner) if one == other])
-        found_N[chose_N] = nested_N[chose_N]
+        found_N = np.where(np.isnan(nested_N), found_N, nested_N)
     return found_N
 
 
@@ -340,6 +353,7 @@ def _fit_along(
         [*groups_N, *(group for group in groups_N for _ in range(width))],
         weights_N=np.repeat([1, 1 / width], [ends, ends * width]),
         free=True,
+        nested=EVERY_FOLD,
         seed=seed,
     )
     *rows, evidence, likelihood = made.weights
