@@ -8,12 +8,14 @@ from scipy import stats
 
 from grace.errors import UserInputError
 from grace.thresholds import (
+    Counts,
     _walk,
     accepted_counts,
     guarantee,
     lower_bound,
     p_value,
     pick,
+    pick_in_all,
     selective,
     starts,
 )
@@ -77,6 +79,55 @@ def test_the_guarantee_is_false_in_at_most_delta_of_the_draws(law, n, target):
         assert broken <= tolerated(delta)
 
 
+MIXES = {  # of three sources
+    "one just below the target": ("flat just below 80%", "underconfident", "plateau at 95%"),
+    "two just below the target": ("flat just below 80%", "flat just below 80%", "underconfident"),
+    "unlike": ("overconfident", "calibrated", "underconfident"),
+    "one whose surest are wrong": ("surest are wrong", "plateau at 95%", "underconfident"),
+}
+
+
+EVEN, UNEVEN = (300, 300, 300), (1000, 150, 500)
+
+
+def drawn_mix(mix: str, sizes: tuple[int, ...], draws: int) -> np.ndarray:
+    """Return how many answers reach each threshold in draws of three sources: (2, S, D, G)."""
+    rng, parts = np.random.default_rng(sizes[0]), []
+    for name, n in zip(MIXES[mix], sizes, strict=True):
+        drawn_DN = rng.integers(len(VALUE_K), size=(draws, n))
+        parts.append(counts(VALUE_K[drawn_DN], rng.random((draws, n)) < LAWS[name][drawn_DN]))
+    return np.stack(parts, axis=1)
+
+
+def test_all_at_delta_find_more_than_the_strictest_threshold_of_each_at_a_share_of_delta():
+    sizes = (600, 600, 600)
+    accepted_SDG, right_SDG = drawn_mix("unlike", sizes, 400)
+    together = pick_in_all(accepted_SDG, right_SDG, sizes, 0.8, 0.05)
+    parts = zip(accepted_SDG, right_SDG, sizes, strict=True)
+    strictest = np.min([pick(*part, 0.8, 0.05 / 3) for part in parts], axis=0)
+    found = [(at >= 0).mean() for at in (together, strictest)]
+    print(f"found by all at delta in {found[0]:.1%}, by each at delta / 3 in {found[1]:.1%}")
+    assert found[0] > found[1] + 0.2
+
+
+@pytest.mark.parametrize(
+    ("mix", "sizes"), [*((mix, EVEN) for mix in MIXES), *((mix, UNEVEN) for mix in [*MIXES][:2])]
+)
+def test_the_guarantee_is_false_in_a_source_in_at_most_delta_of_the_draws(mix, sizes):
+    target, laws = 0.8, [LAWS[name] for name in MIXES[mix]]
+    accepted_SDG, right_SDG = drawn_mix(mix, sizes, DRAWS)
+    too_low_G = np.any([truth(law, HUNDREDTHS) < target for law in laws], axis=0)
+    for delta in DELTAS:
+        picked = pick_in_all(accepted_SDG, right_SDG, sizes, target, delta)
+        mixed = pick(accepted_SDG.sum(0), right_SDG.sum(0), sum(sizes), target, delta)
+        broken, alone = (((at >= 0) & too_low_G[at]).mean() for at in (picked, mixed))
+        found = (picked >= 0).mean()
+        print(f"{mix}, n {sizes}, delta {delta}: broken {broken:.1%}, found {found:.1%}", end="")
+        print(f"; broken by the threshold of the mixture {alone:.1%}")
+        assert broken <= tolerated(delta)
+        assert alone > broken
+
+
 def counts(confidence_DN: np.ndarray, correct_DN: np.ndarray) -> np.ndarray:
     """Return the answers that reach each threshold in every draw, and the right ones: (2, D, G)."""
     pairs = zip(confidence_DN, correct_DN, strict=True)
@@ -102,6 +153,73 @@ def test_a_threshold_is_found_where_the_answers_are_right_enough():
     assert found.coverage == pytest.approx(1 - found.tau, abs=0.03)
     assert found.accepted == (confidence >= found.tau).sum()
     assert f"confidence >= {found.tau:g}: at least 80.0% right with probability 95%" in str(found)
+
+
+def two_sources(seed: int = 0) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Answers of an easy and a hard source, whose confidences are alike."""
+    rng = np.random.default_rng(seed)
+    names = ["easy"] * 900 + ["hard"] * 600
+    confidence_N = rng.random(1500)
+    share_N = np.where(np.array(names) == "easy", confidence_N**0.2, confidence_N**1.5)
+    return confidence_N, rng.random(1500) < share_N, names
+
+
+def test_the_threshold_of_a_mixture_breaks_the_guarantee_of_a_source():
+    confidence_N, correct_N, names = two_sources()
+    further_N, right_N, kinds = two_sources(seed=1)
+    hard_N = np.array(kinds) == "hard"
+    mixed = selective(confidence_N, correct_N, target=0.8)
+    found = selective(confidence_N, correct_N, target=0.8, sources=names)
+    shares = [right_N[hard_N & (further_N >= one.tau)].mean() for one in (mixed, found)]
+    assert shares[0] < 0.7 and shares[1] > 0.8
+    assert found.tau > mixed.tau + 0.2
+    easy, hard = found.sources
+    assert (easy.source, easy.n, hard.source, hard.n) == ("easy", 900, "hard", 600)
+    assert found.bound == hard.bound == lower_bound(hard.right, hard.accepted, 0.025) >= 0.8
+    assert easy.accepted + hard.accepted == found.accepted == (confidence_N >= found.tau).sum()
+    assert easy.right + hard.right == found.right
+    assert (mixed.sources, found.n) == ((), 1500)
+    assert "at least 80.0% right in each of easy, hard with probability 95%" in str(found)
+    assert f"1500 questions, lowest bound {hard.bound:.1%})" in str(found)
+
+
+def test_one_source_is_all_there_is():
+    confidence_N, correct_N, _ = two_sources()
+    plain = selective(confidence_N, correct_N, target=0.8)
+    named = selective(confidence_N, correct_N, target=0.8, sources=["a"] * 1500)
+    assert (named.tau, named.bound, named.right) == (plain.tau, plain.bound, plain.right)
+
+
+def test_of_a_source_with_too_few_questions_nothing_is_promised():
+    confidence_N, correct_N, names = two_sources()
+    few = [0.99] * 13, [False] * 13, [""] * 13  # 14 are the fewest, for a target of 80%
+    found = selective(
+        [*confidence_N, *few[0]], [*correct_N, *few[1]], target=0.8, sources=[*names, *few[2]]
+    )
+    plain = selective(confidence_N, correct_N, target=0.8, sources=names)
+    assert (found.tau, found.n, found.bound) == (plain.tau, plain.n, plain.bound)
+    easy, hard, others = found.sources
+    assert (easy, hard) == plain.sources
+    assert (others.source, others.n, others.accepted, others.covered) == ("others", 13, 13, False)
+    assert str(found).startswith(str(plain))
+    assert str(found).endswith("nothing is promised of others (13): fewer than 14 questions")
+    none = selective(few[0], few[1], target=0.8, sources=["a"] * 6 + ["b"] * 7)
+    assert none.tau is None and not any(one.covered for one in none.sources)
+    assert "in every source with probability 95% with 7 questions of b: at least 14" in str(none)
+
+
+def test_without_a_threshold_for_all_the_source_is_named_that_has_none():
+    confidence, correct = [0.9] * 400, [True] * 300 + [True, False] * 50
+    found = selective(confidence, correct, target=0.8, sources=["good"] * 300 + ["bad"] * 100)
+    assert found.tau is None
+    assert "with 100 questions of bad: the strictest tested has 50 of 100 right" in str(found)
+    silent = selective(
+        [0.9] * 300 + [np.nan] * 100, [True] * 400, target=0.8, sources=["a"] * 300 + ["b"] * 100
+    )
+    assert silent.tau is None
+    assert "100 questions of b: only 0 reach the loosest threshold, 25 must" in str(silent)
+    with pytest.raises(UserInputError, match="2 sources of 400 answers"):
+        selective(confidence, correct, target=0.8, sources=["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -143,13 +261,18 @@ def test_accepted_answers_reach_the_threshold_itself():
     assert right.tolist() == [1, 2, 2]
 
 
+def whole(accepted: list[int], right: list[int], n: int) -> dict[str, Counts]:
+    """Return counts where no sources are told."""
+    return {"": Counts(np.array(accepted), np.array(right), n)}
+
+
 def test_the_sequence_ends_at_the_first_failure():
     grid = (0.9, 0.8, 0.7)
-    found = guarantee([60, 200, 900], [60, 150, 890], 1000, target=0.9, grid=grid)
+    found = guarantee(whole([60, 200, 900], [60, 150, 890], 1000), target=0.9, grid=grid)
     assert found.tau == 0.7  # only the sequence that starts at half of the questions gets there
-    found = guarantee([600, 700, 900], [590, 600, 890], 1000, target=0.9, grid=grid)
+    found = guarantee(whole([600, 700, 900], [590, 600, 890], 1000), target=0.9, grid=grid)
     assert found.tau == 0.9
-    found = guarantee([900, 900, 900], [890, 600, 890], 1000, target=0.9, grid=grid)
+    found = guarantee(whole([900, 900, 900], [890, 600, 890], 1000), target=0.9, grid=grid)
     assert found.tau == 0.9
 
 
@@ -190,7 +313,7 @@ def test_two_sequences_share_delta():
         assert pick(accepted, [[right]], n, 0.9, 0.05) == -1
     passes = int(rights.max()) + 1
     assert pick(accepted, [[passes]], n, 0.9, 0.05) == 0
-    found = guarantee([500], [passes], n, target=0.9, grid=[0.8])
+    found = guarantee(whole([500], [passes], n), target=0.9, grid=[0.8])
     assert found.bound == pytest.approx(lower_bound(passes, 500, 0.025))
     assert found.bound >= 0.9
 

@@ -44,6 +44,11 @@ def right(text: str, question: Question) -> bool:
     return True
 
 
+def lakeless(text: str, question: Question) -> bool:
+    """Find every response right, but of those to questions about lakes a quarter."""
+    return "lake" not in question.text or zlib.crc32(question.text.encode()) % 4 == 0
+
+
 def failing(text: str, question: Question) -> bool:
     """Fail, as a grader of one's own may."""
     return 1 / 0 > 0

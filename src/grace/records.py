@@ -187,7 +187,8 @@ class Threshold:
     `budget` samples; with `weights`, of `grace-vote`). `n` questions were used, `bound` is the
     lower bound of their accuracy at tau, and `promise` is the guarantee in words. `tries` counts
     the guarantees that were tried on the same questions. `test` holds the result on the test
-    questions, which were not used.
+    questions, which were not used. With `sources` the guarantee holds in each of those that are
+    `covered`, not only in their mixture: what `SourceAccuracy` has of each at tau, by its names.
     """
 
     mode: Literal["answer", "early-stop"]
@@ -202,6 +203,7 @@ class Threshold:
     tries: int = 1
     test: dict[str, Any] | None = None
     weights: tuple[float, ...] = ()
+    sources: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def strategy(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 
 import grace
 import tiny_run
+from grace.cli import main
 from grace.config import DataSettings, override_settings
 from grace.pipeline import run
+from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.probe.rows import sourced, sources_in
 from grace.store import RunDir, read_card
 from grace.tasks.jsonl import TASK
@@ -70,6 +73,44 @@ def test_a_run_fits_sources_and_reports_each(made: Path) -> None:
     assert {one.source for one in stored} == {*ASKED}
     again = json.loads((made / "run" / "report.json").read_text())
     assert run(made / "run", settings(made, "mix")) == again == report  # resumes
+
+
+def test_the_threshold_of_a_run_holds_in_each_of_its_sources(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of its answers are graded as right, but of those of `lakes` a quarter."""
+    size = ("data.train=60", "data.validation=40", "data.test=40", "grade.grader=tiny_run:lakeless")
+    where = [f"model.path={made / 'model'}", "data.task=jsonl", f"data.file={made / 'mix'}"]
+    rated = ("method=grace", 'report.estimators=["grace"]')
+    path = made / "threshold"
+    run(path, override_settings({}, [*where, *tiny_run.FAST, *size, *rated]))
+    easy = {"target": 0.6, "delta": 0.2}
+    asked = RunDir(path).split("validation").questions.read()
+    counts = {name: sum(one.source == name for one in asked) for name in ASKED}
+    mixed = choose_threshold(path, **easy, mixture=True)
+    assert mixed.sources == () and mixed.tau is not None
+    assert mixed.promise.startswith(f"confidence >= {mixed.tau:g}: at least 60.0% right with")
+    each = choose_threshold(path, **easy)
+    assert {one["source"]: one["n"] for one in each.sources} == counts and each.tries == 2
+    assert each.tau is None and "questions of lakes: " in each.promise
+    loose = choose_threshold(path, target=0.05, delta=0.2)
+    assert loose.tau is not None and "in each of lakes, sums with" in loose.promise
+    assert grace.load(path).promise == loose  # which the server shows as it is
+    assert loose.n == sum(counts.values()) and loose.bound == min(s["bound"] for s in loose.sources)
+    test = loose.test or {}
+    for name in ("n", "accepted", "right"):
+        assert sum(one[name] for one in test["sources"].values()) == test[name]
+    for options in ([], ["--mixture"]):
+        with pytest.raises(SystemExit):
+            main(["threshold", str(path), "--target-accuracy", "0.05", "--delta", "0.2", *options])
+        shown = capsys.readouterr().out
+        for name, n in counts.items():
+            assert bool(re.search(rf"^ {name} +[\d.]+% of {n} ", shown, re.M)) != bool(options)
+    with pytest.raises(SystemExit):
+        main(["threshold", str(path), "--target-accuracy", "0.6", "--delta", "0.2"])
+    assert "in the mixture of these sources alone, add --mixture" in capsys.readouterr().out
+    voted = choose_threshold(path, target=0.05, delta=0.2, mode="early-stop", budget=2)
+    assert [one["source"] for one in voted.sources] == ["lakes", "sums"]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,10 @@ def test_with_one_sample_it_is_selective_answering():
     alone = selective(first, pool.correct_QS[:, 0], target=0.85)
     assert alone.tau is not None
     assert accuracy_threshold(pool, 0.85, budget=1) == alone
+    names = ["a", "b"] * 1000
+    each = selective(first, pool.correct_QS[:, 0], target=0.85, sources=names)
+    assert each.tau is not None and len(each.sources) == 2
+    assert accuracy_threshold(pool, 0.85, budget=1, sources=names) == each
 
 
 def test_a_threshold_for_one_sample_is_too_loose_for_the_first_sure_one_of_eight():

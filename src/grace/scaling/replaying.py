@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from grace.scaling.results import Curve, Scaling
 from grace.strategies import POLICIES, EarlyStop, FittedVote, Policy, Strategy, policy
 from grace.strategies.deciding import named
 from grace.strategies.tally import Floats, Indices, VoteTable
-from grace.thresholds import GRID, AccuracyGuarantee, guarantee
+from grace.thresholds import GRID, AccuracyGuarantee, counted, guarantee
 
 BUDGETS = (1, 2, 4, 8, 16, 32)
 _ROWS = 8_192
@@ -141,16 +141,20 @@ def accuracy_threshold(
     estimator: str = "grace",
     grid: Sequence[float] = GRID,
     rule: Rule = EarlyStop,
+    sources: Sequence[str] | None = None,
 ) -> AccuracyGuarantee:
     """Choose tau for a vote so that at least `target` of the answers it gives are right.
 
     `rule` makes the vote that answers at tau, by default early stopping; what is fitted in it must
-    come from other questions.
+    come from other questions. With the `sources` of the questions the guarantee holds in each.
     """
     answered_GQ, right_GQ = early_stops(pool, budget, estimator, grid, rule)
-    accepted_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
-    n = pool.num_questions
-    return guarantee(accepted_G, right_G, n, target=target, delta=delta, grid=grid)
+
+    def count(rows: Any) -> tuple[Indices, Indices]:
+        return answered_GQ[:, rows].sum(axis=1), right_GQ[:, rows].sum(axis=1)
+
+    parts = counted(count, pool.num_questions, sources)
+    return guarantee(parts, target=target, delta=delta, grid=grid)
 
 
 def early_stops(

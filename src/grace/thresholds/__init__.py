@@ -9,10 +9,15 @@ this threshold", with an exact binomial p-value. They are tested from strict to 
 that cannot be rejected ends the sequence: this needs no correction for the number of thresholds.
 The last one rejected is tau.
 
-Sources: Angelopoulos et al. 2021 (arXiv 2110.01052), Learn then Test; Bauer 1991 (Statistics in
-Medicine 10), tests in a fixed sequence; Clopper and Pearson 1934 (Biometrika 26), exact bounds.
+With several sources of questions, the hypothesis at a threshold is "the guarantee is false in some
+source", and it is rejected where the test of every source rejects at the full level: an
+intersection-union test, which needs no correction for the number of sources, either.
 
-Shapes: N questions, G thresholds, D independent draws of calibration data.
+Sources: Angelopoulos et al. 2021 (arXiv 2110.01052), Learn then Test; Bauer 1991 (Statistics in
+Medicine 10), tests in a fixed sequence; Clopper and Pearson 1934 (Biometrika 26), exact bounds;
+Berger 1982 (Technometrics 24), intersection-union tests.
+
+Shapes: N questions, G thresholds, S sources, D independent draws of calibration data.
 """
 
 from __future__ import annotations
@@ -21,8 +26,9 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,6 +91,30 @@ GRID: tuple[float, ...] = (
     0.0,
 )
 """The thresholds to test, strict to loose. They must not depend on the calibration data."""
+OTHERS = "others"  # questions without a source, where others have one
+
+
+class Counts(NamedTuple):
+    """Of `n` questions, how many are answered at each threshold, and how many rightly: (G,)."""
+
+    accepted_G: Indices
+    right_G: Indices
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccuracy:
+    """What a threshold does in one source of questions; fields as those of `AccuracyGuarantee`.
+
+    `covered` is false of a source with fewer questions than a guarantee needs: it took no part.
+    """
+
+    source: str
+    n: int
+    accepted: int
+    right: int
+    bound: float
+    covered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +123,9 @@ class AccuracyGuarantee:
 
     `tau` is None when no threshold can guarantee it. At tau, or else at the strictest threshold
     tested, `accepted` of `n` calibration questions were answered and `right` of those were right.
-    `bound` is the Clopper-Pearson lower bound of the accuracy there, at the level of the test.
+    `bound` is the Clopper-Pearson lower bound of the accuracy there, at the level of the test. With
+    `sources` the guarantee holds in each of those that are covered, so in every mixture of them;
+    `n`, `accepted` and `right` are their sums, and `bound` is the lowest of theirs.
     """
 
     tau: float | None
@@ -103,6 +135,7 @@ class AccuracyGuarantee:
     accepted: int
     right: int
     bound: float
+    sources: tuple[SourceAccuracy, ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -115,26 +148,40 @@ class AccuracyGuarantee:
         return least_points(self.target, self.delta)
 
     def __str__(self) -> str:
-        seen = f"{self.right} of {self.accepted} right, {self.n} questions"
-        promise = f"at least {_percent(self.target)} right with probability {_sure(self.delta)}"
-        if self.tau is not None:
-            return (
-                f"confidence >= {self.tau:g}: {promise}; answers {self.coverage:.1%} ({seen}, "
-                f"bound {self.bound:.1%})"
-            )
-        if self.n < self.needed:
-            return (
-                f"no threshold can promise {promise} with {self.n} questions: at least "
-                f"{self.needed} would be needed even if all answers were right"
-            )
-        start = starts(self.n, self.target, self.delta)[0]
-        tested = f"the strictest tested has {seen}, bound {self.bound:.1%}"
-        if self.accepted < start:
-            tested = f"only {self.accepted} reach the loosest threshold, {start} must"
+        covered = [one for one in self.sources if one.covered]
+        named = ", ".join(one.source for one in covered)
+        where = "" if not self.sources else f" in each of {named}" if named else " in every source"
+        sure = f"with probability {_sure(self.delta)}"
+        promise = f"at least {_percent(self.target)} right{where} {sure}"
+        if self.tau is None:
+            return f"no threshold can promise {promise} {self._why_not(covered)}"
+        few = [f"{one.source} ({one.n})" for one in self.sources if not one.covered]
+        left = f"; nothing is promised of {', '.join(few)}: fewer than {self.needed} questions"
+        lowest = "lowest " if covered else ""
         return (
-            f"no threshold can promise {promise} with {self.n} questions: {tested}; lower the "
-            "target, or calibrate on more"
+            f"confidence >= {self.tau:g}: {promise}; answers {self.coverage:.1%} ({self.right} of "
+            f"{self.accepted} right, {self.n} questions, {lowest}bound {self.bound:.1%})"
+            f"{left if few else ''}"
         )
+
+    def _why_not(self, covered: Sequence[SourceAccuracy]) -> str:
+        """Say where no threshold passes; of several sources that is the one of the lowest bound."""
+        tested: Sequence[AccuracyGuarantee | SourceAccuracy] = covered or [self]
+        if self.sources and not covered:
+            tested = [max(self.sources, key=lambda one: one.n)]
+        starts_S = _begun([one.n for one in tested], self.target, self.delta).counts_KS[0]
+        pairs = zip(tested, starts_S, strict=True)
+        at, start = min(pairs, key=lambda pair: (pair[0].accepted >= pair[1], pair[0].bound))
+        whose = f" of {at.source}" if isinstance(at, SourceAccuracy) else ""
+        if at.n < self.needed:
+            return (
+                f"with {at.n} questions{whose}: at least {self.needed} would be needed even if all "
+                "answers were right"
+            )
+        seen = f"the strictest tested has {at.right} of {at.accepted} right, bound {at.bound:.1%}"
+        if at.accepted < start:
+            seen = f"only {at.accepted} reach the loosest threshold, {start} must"
+        return f"with {at.n} questions{whose}: {seen}; lower the target, or calibrate on more"
 
 
 def selective(
@@ -144,12 +191,30 @@ def selective(
     target: float,
     delta: float = 0.05,
     grid: Sequence[float] = GRID,
+    sources: Sequence[str] | None = None,
 ) -> AccuracyGuarantee:
-    """Choose tau for "answer when c reaches tau, else abstain", from a grid fixed before."""
+    """Choose tau for "answer when c reaches tau, else abstain", in each of `sources` if given."""
     confidence_N = np.asarray(confidence, dtype=np.float64)
     _, correct_N = check(np.nan_to_num(confidence_N), correct)
-    accepted_G, right_G = accepted_counts(confidence_N, correct_N, grid)
-    return guarantee(accepted_G, right_G, confidence_N.size, target=target, delta=delta, grid=grid)
+
+    def count(rows: Any) -> tuple[Indices, Indices]:
+        return accepted_counts(confidence_N[rows], correct_N[rows], grid)
+
+    parts = counted(count, len(confidence_N), sources)
+    return guarantee(parts, target=target, delta=delta, grid=grid)
+
+
+def counted(
+    count: Callable[[Any], tuple[Indices, Indices]], n: int, sources: Sequence[str] | None
+) -> dict[str, Counts]:
+    """Return the counts of the questions of each source, under "" where no sources are told."""
+    if sources is None:
+        return {"": Counts(*count(np.s_[:]), n)}
+    if len(sources) != n:
+        raise UserInputError(f"there are {len(sources)} sources of {n} answers; give one of each")
+    name_N = np.asarray([str(name or OTHERS) for name in sources])
+    rows_of = {name: np.flatnonzero(name_N == name) for name in sorted(set(name_N.tolist()))}
+    return {name: Counts(*count(rows), len(rows)) for name, rows in rows_of.items()}
 
 
 def accepted_counts(
@@ -168,30 +233,39 @@ def accepted_counts(
 
 
 def guarantee(
-    accepted_G: ArrayLike,
-    right_G: ArrayLike,
-    n: int,
+    parts: Mapping[str, Counts],
     *,
     target: float,
     delta: float = 0.05,
     grid: Sequence[float] = GRID,
 ) -> AccuracyGuarantee:
-    """Choose tau by the numbers of answers, and of right answers, among n questions."""
+    """Choose tau for every source of enough questions; one without a name is all there is."""
     check_grid(grid)
-    accepted_G, right_G = np.asarray(accepted_G), np.asarray(right_G)
-    picked = pick(accepted_G[None], right_G[None], n, target, delta)[0]
-    begun = starts(n, target, delta)
-    first = np.flatnonzero(accepted_G >= min(begun[0], accepted_G.max()))[0]
+    check_level(target, "target")
+    check_level(delta, "delta", 0.05)
+    enough = {k: one for k, one in parts.items() if one.n >= least_points(target, delta)}
+    tested = enough or parts
+    accepted_SG, right_SG = (np.array([one[k] for one in tested.values()]) for k in (0, 1))
+    n_S = [one.n for one in tested.values()]
+    begun = _begun(n_S, target, delta)
+    picked = int(pick_in_all(accepted_SG[:, None], right_SG[:, None], n_S, target, delta)[0])
+    first = min(int(_untested(accepted_SG[:, None], begun.counts_KS[0])[0]), len(grid) - 1)
     at = picked if picked >= 0 else first
-    accepted, right = int(accepted_G[at]), int(right_G[at])
+    shown = []
+    for name, (accepted_G, right_G, n) in parts.items():
+        accepted, right = int(accepted_G[at]), int(right_G[at])
+        bound = lower_bound(right, accepted, begun.level)
+        shown.append(SourceAccuracy(name, n, accepted, right, bound, name in enough))
+    counting = [one for one in shown if one.covered] or shown
     return AccuracyGuarantee(
         tau=float(grid[at]) if picked >= 0 else None,
         target=target,
         delta=delta,
-        n=n,
-        accepted=accepted,
-        right=right,
-        bound=lower_bound(right, accepted, delta / len(begun)),
+        n=sum(one.n for one in counting),
+        accepted=sum(one.accepted for one in counting),
+        right=sum(one.right for one in counting),
+        bound=min(one.bound for one in counting),
+        sources=() if "" in parts else tuple(shown),
     )
 
 
@@ -204,13 +278,47 @@ def pick(
     of tests start where enough answers do, early and at a quarter of the questions, each with half
     of delta: the first and smallest test does not decide alone (multiple starts, Learn then Test).
     """
+    return pick_in_all(
+        np.asarray(accepted_DG)[None], np.asarray(right_DG)[None], [n], target, delta
+    )
+
+
+def pick_in_all(
+    accepted_SDG: ArrayLike, right_SDG: ArrayLike, n_S: Sequence[int], target: float, delta: float
+) -> Indices:
+    """Return as `pick` does the loosest threshold with the guarantee in every source: (D,).
+
+    A sequence starts where enough answers of each source reach its threshold.
+    """
     check_level(target, "target")
     check_level(delta, "delta", 0.05)
-    accepted_DG, begun = np.asarray(accepted_DG), starts(n, target, delta)
-    passes_DG = p_value(right_DG, accepted_DG, target) <= delta / len(begun)
-    picked = [_walk(passes_DG, (accepted_DG < count).sum(axis=1)) for count in begun]
+    accepted_SDG, begun = np.asarray(accepted_SDG), _begun(n_S, target, delta)
+    passes_DG = np.all(p_value(right_SDG, accepted_SDG, target) <= begun.level, axis=0)
+    picked = [_walk(passes_DG, _untested(accepted_SDG, count_S)) for count_S in begun.counts_KS]
     loosest_D: Indices = np.max(picked, axis=0)
     return loosest_D
+
+
+def _untested(accepted_SDG: Indices, count_S: Sequence[int]) -> Indices:
+    """Return how many thresholds fewer answers of some source reach than its count: (D,)."""
+    few_DG = (accepted_SDG < np.asarray(count_S)[:, None, None]).any(axis=0)
+    untested_D: Indices = few_DG.sum(axis=1)
+    return untested_D
+
+
+class _Begun(NamedTuple):
+    """The level of each sequence, and for each the answers of every source where it starts."""
+
+    level: float
+    counts_KS: list[tuple[int, ...]]
+
+
+def _begun(n_S: Sequence[int], target: float, delta: float) -> _Begun:
+    """Return the sequences of several sources: two if every source has questions for two."""
+    every = [starts(n, target, delta) for n in n_S]
+    sequences = min(map(len, every))
+    counts_KS = list(zip(*(one[-sequences:] for one in every), strict=True))
+    return _Begun(delta / sequences, counts_KS)
 
 
 def starts(n: int, target: float, delta: float) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -99,12 +100,19 @@ def threshold(
             help="With early-stop: grace-es, or grace-vote, fitted on half of the questions.",
         ),
     ] = "grace-es",
+    mixture: Annotated[
+        bool,
+        typer.Option(
+            "--mixture", help="Of a run on several sources: guarantee it in their mixture alone."
+        ),
+    ] = False,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:
     """Choose a confidence threshold that guarantees an accuracy, from the validation answers.
 
-    `grace ask` and `grace serve` then use it. The exit code is 1 if no threshold
+    `grace ask` and `grace serve` then use it. Of a run on several sources of
+    questions, the guarantee holds in each. The exit code is 1 if no threshold
     can guarantee it.
     """
     from grace.pipeline.scaling.guarantees import choose_threshold
@@ -116,6 +124,7 @@ def threshold(
         delta=delta,
         budget=budget,
         strategy=strategy,
+        mixture=mixture,
         device=device,
     )
     _show_threshold(chosen, path, as_json=as_json)
@@ -131,6 +140,8 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
         print(json.dumps(to_json(chosen), indent=2, ensure_ascii=False))
         return
     print(chosen.promise)
+    if chosen.sources:
+        _show_sources(chosen)
     if chosen.tries > 1:
         print(
             f"note: this is guarantee {chosen.tries} from the same validation questions, but delta "
@@ -138,6 +149,8 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
         )
     if chosen.tau is None:
         print("no threshold is set now; `grace ask` goes on without a guarantee")
+        if chosen.sources:
+            print("for a guarantee in the mixture of these sources alone, add --mixture")
         return
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
@@ -148,3 +161,26 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
     if options and chosen.temperature != TEMPERATURE:
         options += f" --temperature {chosen.temperature:g}"
     show_next(path, options=options)
+
+
+def _show_sources(chosen: Threshold) -> None:
+    """Print what the threshold, or else the strictest that was tested, does in each source."""
+    from rich.console import Console
+    from rich.table import Table
+
+    tested = (chosen.test or {}).get("sources")
+    table = Table("source", box=None)
+    for head in ("answered", "right", "at least", *(("test: answered", "right") if tested else ())):
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in chosen.sources:
+        bound = f"{one['bound']:.1%}" if one["covered"] else "not covered"
+        on_test = _counted(tested[one["source"]]) if tested else ()
+        table.add_row(one["source"], *_counted(one), bound, *on_test)
+    Console(highlight=False, markup=False).print(table)
+
+
+def _counted(found: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the share of a source's questions that is answered, and of these that is right."""
+    n, accepted, right = (found[name] for name in ("n", "accepted", "right"))
+    answered = f"{accepted / n:.1%} of {n}" if n else "-"
+    return answered, f"{right / accepted:.1%}" if accepted else "-"

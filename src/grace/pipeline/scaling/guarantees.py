@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from grace.scaling import OWN, accuracy_threshold, fit_weights
 from grace.scaling.replaying import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote
-from grace.thresholds import AccuracyGuarantee, check_level, selective
+from grace.thresholds import OTHERS, AccuracyGuarantee, check_level, selective
 
 MODES = ("answer", "early-stop")
 ES, VOTE = RULES = ("grace-es", "grace-vote")
@@ -33,9 +34,13 @@ def choose_threshold(
     delta: float = 0.05,
     budget: int | None = None,
     strategy: str = ES,
+    mixture: bool = False,
     device: str | None = None,
 ) -> Threshold:
-    """Choose a threshold for the model of a run, store it in the run, and return it."""
+    """Choose a threshold for the model of a run, store it in the run, and return it.
+
+    Of a run on several sources it holds in each, or with `mixture` in their mixture alone.
+    """
     wanted = _wanted(mode, target, delta, budget, strategy)
     context = open_run(path, device)
     if not context.directory.done("answer"):
@@ -43,9 +48,9 @@ def choose_threshold(
     with context.directory.lock():
         earlier = context.directory.chosen_threshold()
         if wanted.mode == "answer":
-            chosen = _for_answers(context, wanted)
+            chosen = _for_answers(context, wanted, mixture)
         else:
-            chosen = _for_votes(context, wanted, strategy)
+            chosen = _for_votes(context, wanted, strategy, mixture)
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
@@ -73,21 +78,22 @@ def _wanted(mode: str, target: float, delta: float, budget: int | None, strategy
     return Threshold(**about, temperature=0.0, tau=None, n=0, bound=0.0, promise="")
 
 
-def _for_answers(context: Context, wanted: Threshold) -> Threshold:
+def _for_answers(context: Context, wanted: Threshold, mixture: bool) -> Threshold:
     """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
     rows = _independent(context)
-    confidence_N, correct_N = confidence_N[rows], correct_N[rows]
-    guarantee = selective(confidence_N, correct_N, target=wanted.target, delta=wanted.delta)
+    about: dict[str, Any] = {"target": wanted.target, "delta": wanted.delta}
+    about["sources"] = _several(context, rows, mixture)
+    guarantee = selective(confidence_N[rows], correct_N[rows], **about)
     test = None
     if guarantee.tau is not None:
         confidence_N, correct_N = _greedy_answers(context, "test")
         accepted_N = confidence_N >= guarantee.tau
-        test = _tested(accepted_N, correct_N & accepted_N)
-    return _chosen(context, wanted, guarantee, test)
+        test = _tested(context, accepted_N, correct_N & accepted_N, guarantee)
+    return _chosen(wanted, guarantee, test)
 
 
-def _for_votes(context: Context, wanted: Threshold, strategy: str) -> Threshold:
+def _for_votes(context: Context, wanted: Threshold, strategy: str, mixture: bool) -> Threshold:
     """Choose the threshold for a vote that stops; weights are fitted to half of the questions."""
     budget, delta = wanted.budget, wanted.delta
     pool, rows = votes_of(context, "validation", budget), _independent(context)
@@ -96,51 +102,69 @@ def _for_votes(context: Context, wanted: Threshold, strategy: str) -> Threshold:
         weights = fit_weights(pool.take(rows[::2]), context.settings.seed)
         rule = functools.partial(FittedVote, fall=0.0, weights=weights)
         wanted, rows = dataclasses.replace(wanted, weights=weights), rows[1::2]
-    guarantee = accuracy_threshold(
-        pool.take(rows), wanted.target, budget=budget, delta=delta, rule=rule
-    )
+    about: dict[str, Any] = {"budget": budget, "delta": delta, "rule": rule}
+    about["sources"] = _several(context, rows, mixture)
+    guarantee = accuracy_threshold(pool.take(rows), wanted.target, **about)
     test = None
     if guarantee.tau is not None:
         pool = votes_of(context, "test", budget)
         accepted_1Q, right_1Q = early_stops(pool, budget, OWN, [guarantee.tau], rule)
-        test = _tested(accepted_1Q[0], right_1Q[0])
-    chosen = _chosen(context, wanted, guarantee, test)
+        test = _tested(context, accepted_1Q[0], right_1Q[0], guarantee)
+    chosen = _chosen(wanted, guarantee, test)
     return dataclasses.replace(chosen, temperature=context.settings.sample.draw_temperature)
 
 
 def _chosen(
-    context: Context,
-    wanted: Threshold,
-    guarantee: AccuracyGuarantee,
-    test: dict[str, Any] | None,
+    wanted: Threshold, guarantee: AccuracyGuarantee, test: dict[str, Any] | None
 ) -> Threshold:
-    promise = str(guarantee)
     found: dict[str, Any] = {"tau": guarantee.tau, "n": guarantee.n, "bound": guarantee.bound}
-    return dataclasses.replace(wanted, **found, promise=promise, test=test)
+    found["sources"] = tuple(map(to_json, guarantee.sources))
+    return dataclasses.replace(wanted, **found, promise=str(guarantee), test=test)
 
 
-def _tested(accepted_N: np.ndarray, right_N: np.ndarray) -> dict[str, Any]:
+def _tested(
+    context: Context, accepted_N: np.ndarray, right_N: np.ndarray, guarantee: AccuracyGuarantee
+) -> dict[str, Any]:
     """Return the effect of a threshold on questions that took no part in choosing it."""
-    accepted, right, n = int(accepted_N.sum()), int(right_N.sum()), len(accepted_N)
+    counts = {"n": len(accepted_N), "accepted": int(accepted_N.sum()), "right": int(right_N.sum())}
+    n, accepted, right = counts.values()
     share = f" ({right / accepted:.1%})" if accepted else ""
-    return {
-        "n": n,
-        "accepted": accepted,
-        "right": right,
-        "shows": f"{right} of {accepted} right{share}, answers {accepted / n:.1%} of {n}",
-    }
+    shows = f"{right} of {accepted} right{share}, answers {accepted / n:.1%} of {n}"
+    test: dict[str, Any] = {**counts, "shows": shows}
+    if guarantee.sources:
+        source_N = np.array(_sources(context, "test"))
+        test["sources"] = {}
+        for name in (one.source for one in guarantee.sources):
+            of_N = source_N == name
+            found = (of_N.sum(), accepted_N[of_N].sum(), right_N[of_N].sum())
+            test["sources"][name] = dict(zip(counts, map(int, found), strict=True))
+    return test
+
+
+def _sources(context: Context, name: str) -> list[str]:
+    """Return the source of each question of a split."""
+    return [
+        question.source or OTHERS for question in context.directory.split(name).questions.read()
+    ]
+
+
+def _several(context: Context, rows: Sequence[int], mixture: bool) -> list[str] | None:
+    """Return the sources of some validation questions; None if one guarantee is for all."""
+    found = _sources(context, "validation")
+    return None if mixture or len(set(found)) < 2 else [found[row] for row in rows]
 
 
 def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return confidence (nan: none) and correctness of the tuned model's greedy answers."""
+    """Return confidence (nan: none) and correctness of the greedy answers, question by question."""
     questions, usual = context.directory.split(name), sampling_for(context, name)
     split = questions.tuned
     if (usual.temperature, usual.num_samples) == (0, 1):
         answer_tuned(context, questions)
     else:
         split = draw_pool(context, "tuned", split, 1, 0.0)
-    confidence = [response.confidence for response in split.responses.read()]
-    correct = [grade.correct for grade in split.grades.read()]
+    pairs = zip(split.responses.read(), split.grades.read(), strict=True)
+    found = {one.question_id: (one.confidence, grade.correct) for one, grade in pairs}
+    confidence, correct = zip(*(found[one.id] for one in split.questions.read()), strict=True)
     return np.array(confidence, dtype=np.float64), np.array(correct, dtype=bool)
 
 
@@ -160,5 +184,7 @@ def _tries(earlier: Threshold | None, chosen: Threshold) -> int:
     if earlier is None:
         return 1
     asked = ("mode", "strategy", "budget", "target", "delta")
-    requests = [[getattr(one, name) for name in asked] for one in (earlier, chosen)]
+    requests = [
+        [*(getattr(one, name) for name in asked), bool(one.sources)] for one in (earlier, chosen)
+    ]
     return earlier.tries + (requests[0] != requests[1])
