@@ -1,6 +1,7 @@
 """Requests made up from the server's own OpenAPI document: no 5xx, no hang.
 
-`GRACE_FUZZ_EXAMPLES` sets how many are made up per operation (100): docs/results/speed.md has a long run.
+`GRACE_FUZZ_EXAMPLES` sets how many are made up per operation (100): docs/results/speed.md has a
+long run.
 """
 
 from __future__ import annotations

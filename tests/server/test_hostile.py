@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -18,14 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import h11
 import pytest
 from live_server import NAME, Live, running
 
 from grace.server import guard
-from grace.server.running import MOST_PARTS
 
-FILES = 128  # as a small `ulimit -n`
 ENDS_S = 10
 Process = tuple[subprocess.Popen[str], str]
 
@@ -101,42 +97,12 @@ def test_only_the_servers_own_names_are_answered(
         assert (answer["error"]["code"] == "unknown_host") == (status == 421)
 
 
-def test_a_head_that_does_not_arrive_ends_the_connection(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grace.server.running.HEAD_S", 0.3)
-    silent, slow, second = connect(live.url), connect(live.url), connect(live.url)
-    slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
-    second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    second.settimeout(30)
-    while b"waiting" not in second.recv(4096):
-        pass
-    second.sendall(b"GET /health HTTP/1.1\r\nX: ")  # a further request on the same connection
-    for client in (silent, slow, second):
-        with client:
-            assert is_closed(client)
-
-
 def test_a_body_that_does_not_arrive_is_refused(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guard, "BODY_S", 0.3)
     with begun(live.url, 100, b"{") as client:
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
-
-
-def test_of_unfinished_bodies_the_largest_goes(
-    live: Live, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "MAX_UNFINISHED", 2**16)
-    with running(live.model, finished / "run") as small:
-        first, large = begun(small.url, 2**15, b"a" * 2**14), begun(small.url, 2**17, b"")
-        large.sendall(b"a" * 50_000)
-        with first, large:
-            assert large.recv(100).startswith(b"HTTP/1.1 408 ")
-            assert post(small.url, {"model": NAME}, "/v1/score")[0] == 400
-            first.sendall(b"a" * 2**14)
-            assert first.recv(100).startswith(b"HTTP/1.1 400 ")  # it arrived, and is no JSON
 
 
 @pytest.mark.parametrize("kind", ["live", "proxy"])
@@ -194,20 +160,14 @@ def test_text_is_not_tokenised_on_the_models_thread(
     assert seen == {"grace-text"}
 
 
-def small_ulimit() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
-
-
 @pytest.fixture
 def process(finished: Path, tmp_path: Path) -> Iterator[Process]:
-    """A server of the tiny run that may have few files open, its address, and its log."""
+    """A server of the tiny run, its address, and its log."""
     command = [sys.executable, "-c", "from grace.cli import main; main()"]
     command += ["serve", str(finished / "run"), "--port", "0", "--name", NAME]
     with (
         (tmp_path / "log").open("w") as log,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=small_ulimit
-        ) as server,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server,
     ):
         assert server.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
@@ -234,7 +194,7 @@ STATES: list[Callable[[str], list[socket.socket]]] = [
     unread,
     lambda url: [asking(url, number) for number in range(40)],  # a long queue
     lambda url: [asking(url, 0, "\ue0f0" * 300_000) for _ in range(8)],  # that cannot fit
-    lambda url: [connect(url) for _ in range(2 * FILES)],
+    lambda url: [connect(url) for _ in range(20)],
 ]
 
 
@@ -251,20 +211,8 @@ def asking(url: str, seed: int, text: str = "a") -> socket.socket:
     return begun(url, len(raw), raw)
 
 
-def test_a_server_outlives_clients_without_good_will_and_ends_at_once(
-    process: Process, tmp_path: Path
-) -> None:
+def test_a_server_ends_whatever_its_clients_leave_open(process: Process, tmp_path: Path) -> None:
     server, url = process
-    with contextlib.ExitStack() as stack:
-        for _ in range(2 * FILES):
-            stack.enter_context(connect(url))
-        assert health(url) == 200
-    for _ in range(60):
-        with connect(url) as client:
-            client.sendall(b"no request\r\n\r\n")
-            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
-    assert health(url) == 200
-    assert (tmp_path / "log").stat().st_size < 2_000
     clients = [client for state in STATES for client in state(url)]
     time.sleep(0.5)  # they are all there
     server.send_signal(signal.SIGTERM)
@@ -274,49 +222,26 @@ def test_a_server_outlives_clients_without_good_will_and_ends_at_once(
         client.close()
 
 
-CHUNKED = "Transfer-Encoding: chunked\r\nContent-Type: application/json\r\n"
-REFUSED = [
-    ("POST /v1/score", "Authorization: Bearer no\r\n" + CHUNKED, 401),
-    ("POST /v1/score", "Content-Length: 9999999\r\nContent-Type: application/json\r\n", 413),
-    ("POST /v1/score", "Transfer-Encoding: chunked\r\n", 415),
-    ("POST /v1/score", "Host: evil.example\r\n" + CHUNKED, 421),
-    ("PUT /v1/score", CHUNKED, 405),
-    ("POST /v1/score", CHUNKED, 400),  # all is well but the parts
-    ("GET /health", CHUNKED, 200),
-]
-
-
-@pytest.mark.parametrize("request_line, head, status", REFUSED)
-def test_parts_of_a_body_are_parsed_up_to_a_number_and_not_after_an_answer(
-    live: Live,
-    finished: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request_line: str,
-    head: str,
-    status: int,
+@pytest.mark.parametrize(
+    "head, status",
+    [
+        ("Content-Type: application/json\r\nAuthorization: Bearer no", 401),
+        ("Content-Type: application/json\r\nAuthorization: Bearer yes", 413),
+        ("Content-Type: application/json\r\nHost: evil.example", 421),
+    ],
+)
+def test_a_refusal_reaches_a_client_that_is_still_sending(
+    live: Live, finished: Path, head: str, status: int
 ) -> None:
-    parsed = 0
-    parse = h11.Connection.next_event
-
-    def counted(self: h11.Connection) -> Any:
-        nonlocal parsed
-        event = parse(self)
-        parsed += isinstance(event, h11.Data)
-        return event
-
-    monkeypatch.setattr(h11.Connection, "next_event", counted)
-    key = "yes" if status == 401 else ""
     host = "" if "Host" in head else "Host: localhost\r\n"
+    size = guard.MAX_BODY + 1
     with (
-        running(live.model, finished / "run", api_key=key) as server,
+        running(live.model, finished / "run", api_key="yes") as server,
         connect(server.url) as client,
     ):
-        client.sendall(f"{request_line} HTTP/1.1\r\n{host}{head}\r\n".encode())
-        if status != 400:
-            assert client.recv(12).endswith(b" %d" % status)
-        client.sendall(b"1\r\n \r\n" * 5_000)
-        if status == 400:
-            assert client.recv(12).endswith(b" %d" % status)
+        line = f"POST /v1/score HTTP/1.1\r\n{host}{head}\r\nContent-Length: {size}\r\n\r\n"
+        client.sendall(line.encode())
+        client.sendall(b" " * size)
+        assert client.recv(12).endswith(b" %d" % status)
         while client.recv(4096):  # the whole answer, and then the end
             pass
-        assert parsed <= MOST_PARTS + 1 if status == 400 else parsed == 0

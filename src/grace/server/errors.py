@@ -55,6 +55,11 @@ class ApiError(Exception):
         return {"Retry-After": f"{self.retry_after_s:.0f}"}
 
 
+def shutting_down() -> ApiError:
+    """Return what those are told who still wait when the server stops."""
+    return ApiError(503, "the server is shutting down; try another one")
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Convert any error to one for the client; details of internal errors stay in the log."""
     if isinstance(error, ApiError):

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,7 +19,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grace.server.counters import Counters
-from grace.server.errors import ApiError, as_api_error
+from grace.server.errors import ApiError, as_api_error, shutting_down
 from grace.server.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,10 @@ REQUEST_ID = "x-request-id"
 VALID_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # the client may choose an id like this
 PROTECTED = "/v1/"
 MAX_BODY = 2**20  # bytes of one body
-MAX_UNFINISHED = 2**25  # bytes of all bodies that are still arriving
-UNREAD = (401, 408, 413, 415, 421)  # answers that end the connection: their body is not read
+MAX_UNREAD = 2**23  # bytes of a refused body, which is read and forgotten
+UNREAD = (401, 408, 413, 415, 421)  # answers that end the connection
 BODY_S = 30  # for a body to arrive
+UNREAD_S = 5  # for a refused one
 
 
 class Guard:
@@ -38,7 +39,6 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServerSettings, counters: Counters) -> None:
         self._app, self._settings, self._counters = app, settings, counters
         self._hosts = {"localhost", *map(_name_in, settings.hosts)}
-        self._unfinished = Unfinished(MAX_UNFINISHED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on or refuse it; every answer carries the request's id."""
@@ -66,6 +66,10 @@ class Guard:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
             await self._answer({**scope, "method": method}, receive, watched)
+        except asyncio.CancelledError:  # the server stops
+            if status == 499:
+                told = shutting_down()
+                await JSONResponse(told.body, told.status)(scope, receive, watched)
         except Exception as error:
             if status != 499:  # too late for another answer
                 raise
@@ -86,6 +90,8 @@ class Guard:
                 receive = await self._body(headers, receive)
         except ApiError as error:
             close = {"connection": "close"} if error.status in UNREAD else {}
+            if close and error.status != 408:
+                await _forget(receive)
             refusal = JSONResponse(error.body, error.status, {**error.headers, **close})
             await refusal(scope, receive, send)
             return
@@ -120,9 +126,8 @@ class Guard:
         _check_size(int(length))
         limit_s = min(BODY_S, self._settings.timeout_s)
         try:
-            async with asyncio.timeout(limit_s) as limit:
-                with self._unfinished.body(limit) as count:
-                    body = await self._read(receive, count)
+            async with asyncio.timeout(limit_s):
+                body = await self._read(receive)
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time; send it faster") from None
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
@@ -132,46 +137,28 @@ class Guard:
 
         return replay
 
-    async def _read(self, receive: Receive, count: Callable[[int], None]) -> bytes:
+    async def _read(self, receive: Receive) -> bytes:
         body, more = bytearray(), True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ApiError(400, "the client left before its body was complete")
-            part = message.get("body", b"")
-            body += part
+            body += message.get("body", b"")
             _check_size(len(body))
-            count(len(part))
             more = message.get("more_body", False)
         return bytes(body)
 
 
-class Unfinished:
-    """The bodies that are still arriving; when they exceed `most` bytes, the largest is dropped."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._sizes = most, dict[asyncio.Timeout, int]()
-
-    @contextlib.contextmanager
-    def body(self, limit: asyncio.Timeout) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts the bytes of a body; to drop the body, `limit` expires."""
-        self._sizes[limit] = 0
-
-        def count(size: int) -> None:
-            if limit in self._sizes:
-                self._sizes[limit] += size
-            if sum(self._sizes.values()) > self._most:
-                self._drop(max(self._sizes, key=self._sizes.__getitem__))
-
-        try:
-            yield count
-        finally:
-            self._sizes.pop(limit, None)
-
-    def _drop(self, largest: asyncio.Timeout) -> None:
-        del self._sizes[largest]
-        if not largest.expired():
-            largest.reschedule(asyncio.get_running_loop().time())
+async def _forget(receive: Receive) -> None:
+    """Read the rest of a body: closing with unread bytes would reset the connection."""
+    left = MAX_UNREAD
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(UNREAD_S):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 def _check_size(size: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from grace.server.errors import ApiError, as_api_error
+from grace.server.errors import ApiError, as_api_error, shutting_down
 from grace.server.jobs.backends import Backend
 from grace.server.jobs.queue import Emit, Failed, Finished, Job
 
@@ -37,7 +37,7 @@ class Pending:
     def end(self) -> None:
         """Tell all waiting requests that the server is shutting down."""
         for emit in list(self._waiting):
-            emit(Failed(ApiError(503, "the server is shutting down; try another one")))
+            emit(Failed(shutting_down()))
 
     def close(self) -> None:
         """Take no more jobs, and end those that run."""
