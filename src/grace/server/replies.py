@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from grace.engines import Rating
 from grace.records import CUT, EMPTY, to_json
 from grace.server.counters import Counters
 from grace.server.errors import ApiError, as_api_error
@@ -85,13 +86,14 @@ class Envelope:
 
     def _end(self, ended: Ended) -> Json:
         called = self.function and ended.finish_reason == "stop"
+        why = CUT if ended.finish_reason == "length" else EMPTY
         return {
             "finish_reason": "tool_calls" if called else ended.finish_reason,
-            "confidence": ended.confidence,
-            **without(ended),
-            "calibrated": self.calibrated and not ended.by_other,
-            **({} if ended.familiar is None else {"familiar": ended.familiar}),
-            **({"fields": ended.fields} if ended.fields else {}),
+            **rated(
+                ended,
+                calibrated=self.calibrated and not ended.by_other,
+                without=OTHER if ended.by_other else why,
+            ),
         }
 
     def _object(self, kind: str, choices: Sequence[Json], **extra: Any) -> Json:
@@ -119,13 +121,15 @@ class Envelope:
         return {"index": index, **content, "logprobs": logprobs, **unfinished}
 
 
-def without(ended: Ended) -> Json:
-    """Return why a choice has no confidence, empty if it has one."""
-    if ended.confidence is not None:
-        return {}
-    if ended.by_other:
-        return {"no_confidence": OTHER}
-    return {"no_confidence": CUT if ended.finish_reason == "length" else EMPTY}
+def rated(found: Ended | Rating, *, calibrated: bool, without: str = EMPTY) -> Json:
+    """Return what an answer says of its confidence; `without`: why it has none, if it has none."""
+    return {
+        "confidence": found.confidence,
+        **({"no_confidence": without} if found.confidence is None else {}),
+        "calibrated": calibrated,
+        **({} if found.familiar is None else {"familiar": found.familiar}),
+        **({"fields": found.fields} if found.fields else {}),
+    }
 
 
 def usage(finished: Finished) -> Json:

@@ -15,7 +15,7 @@ from grace.engines import Sampling
 from grace.engines.structured import Form
 from grace.errors import UserInputError
 from grace.model.rules import answering, usual_budget, usual_strategy
-from grace.records import EMPTY, Message
+from grace.records import Message
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
 from grace.server.fallback import Fallback
@@ -23,7 +23,7 @@ from grace.server.jobs.backends import Backend
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
 from grace.server.jobs.pending import Pending
 from grace.server.jobs.queue import Finished, Job
-from grace.server.replies import Answer, Envelope, GraceFields, Json, Writer, usage
+from grace.server.replies import Answer, Envelope, GraceFields, Json, Writer, rated, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
 from grace.server.responding import Responses, ResponsesRequest
 from grace.server.settings import ServerSettings
@@ -130,14 +130,10 @@ class Service:
         self.counters.count_tokens(finished)
         data = []
         for index, (found, prompt) in enumerate(zip(finished.value, prompts, strict=True)):
-            confidence, familiar, fields, _ = found
-            self.counters.count_answer(confidence, familiar)
+            self.counters.count_answer(found.confidence, found.familiar)
             own = body.input[index].question is not None
             calibrated = self.model.asks_as_trained if own else self.model.is_trained_on(prompt)
-            why = {"no_confidence": EMPTY} if confidence is None else {}
-            score = {"index": index, "confidence": confidence, **why, "calibrated": calibrated}
-            score |= {} if familiar is None else {"familiar": familiar}
-            data.append(score | ({"fields": fields} if fields else {}))
+            data.append({"index": index, **rated(found, calibrated=calibrated)})
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 
