@@ -115,7 +115,7 @@ def test_a_layer_in_the_middle_is_read_and_changes_no_answer(
 def test_states_that_other_settings_did_not_store_are_asked_for(made: Path) -> None:
     stored = RunDir(made / "last").split("train").features
     with pytest.raises(RunError, match=r"lacks the states mean\.1, .* --redo features"):
-        read_layer(stored, 1, [0])
+        read_layer([stored], 1, [0])
 
 
 def test_settings_of_a_stage_that_has_not_begun_may_change(made: Path, tmp_path: Path) -> None:

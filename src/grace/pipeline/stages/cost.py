@@ -130,7 +130,7 @@ class StoredTraining:
         file = self._context.directory.split("train").features
         if len(known) < len(rows) or not stores(file, layer):
             return None
-        return read_layer(file, layer, known).features
+        return read_layer([file], layer, known).features
 
 
 class _Watched:

@@ -32,8 +32,6 @@ NAMES = ("mean", "last", "first", "at_step", "to_step")
 
 def features(context: Context) -> None:
     """Pool hidden states over each training response (paper eq. 6), and at steps for a trace."""
-    from safetensors.numpy import save
-
     split = context.directory.split("train")
     samples = context.samples(split)
     layers, trace = layers_to_read(context.settings, context.engine("base")), traces(context)
@@ -53,9 +51,7 @@ def features(context: Context) -> None:
                 samples.prompts[rows], responses, steps_NB[rows], layers
             )
             step_NB = np.array(steps_NB[rows], dtype=np.int32).reshape(len(responses), -1)
-            arrays = to_arrays(read) | {STEP: step_NB}
-            # safetensors writes the memory of an array, whatever its strides
-            write_bytes(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+            write_states(path, read, {STEP: step_NB})
             advance(len(responses))
     _merge(paths, split.features)
     shutil.rmtree(folder)
@@ -76,7 +72,7 @@ def _merge(paths: Sequence[Path], file: Path) -> None:
 
     with safe_open(paths[0], "np") as first:
         names = list(first.keys())
-    merged = {name: np.concatenate([read_array(path, name) for path in paths]) for name in names}
+    merged = {name: _joined(paths, name) for name in names}
     partial = file.with_name(file.name + ".partial")
     with writing(file):
         save_file(merged, partial)  # without a copy of the arrays as bytes
@@ -138,13 +134,18 @@ def layer_read(directory: RunDir) -> int:
     return layer
 
 
-def to_arrays(read: Mapping[int, LayerStates]) -> dict[str, Any]:
-    """Return the states as arrays by name, such as `mean` and, of block 18, `mean.18`."""
-    return {
+def write_states(file: Path, read: Mapping[int, LayerStates], others: Mapping[str, Any]) -> None:
+    """Write the states of responses by name, such as `mean` and, of block 18, `mean.18`."""
+    from safetensors.numpy import save
+
+    arrays = {
         f"{name}.{layer}" if layer else name: array
         for layer, pooled in read.items()
         for name, array in zip(NAMES, (*pooled.features, *pooled.at_steps), strict=True)
     }
+    # safetensors writes the memory of an array, whatever its strides
+    named = {name: np.ascontiguousarray(array) for name, array in (arrays | {**others}).items()}
+    write_bytes(file, save(named))
 
 
 def stored_layers(file: Path) -> list[int]:
@@ -164,11 +165,16 @@ def stores(file: Path, layer: int) -> bool:
         return f"{NAMES[0]}.{layer}" in stored.keys() if layer else True  # noqa: SIM118
 
 
-def read_layer(file: Path, layer: int, rows: Sequence[int]) -> LayerStates:
-    """Return the states of some responses that were stored as `to_arrays` names them."""
+def read_layer(files: Sequence[Path], layer: int, rows: Any = slice(None)) -> LayerStates:
+    """Return the states of some responses of all files, one file after the other, in a layer."""
     end = f".{layer}" if layer else ""
-    arrays = [read_array(file, f"{name}{end}")[rows] for name in NAMES]
+    arrays = [_joined(files, f"{name}{end}")[rows] for name in NAMES]
     return LayerStates(Features(*arrays[:3]), StepStates(*arrays[3:]))
+
+
+def _joined(files: Sequence[Path], name: str) -> Any:
+    first, *others = (read_array(file, name) for file in files)
+    return np.concatenate([first, *others]) if others else first
 
 
 def read_array(file: Path, name: str) -> Any:

@@ -73,7 +73,7 @@ def fit_run(context: Context) -> None:
         sourced([one.source for one in asked], [one.cluster for one in asked]),
     )
     layers = layers_to_read(context.settings, context.engines.base)
-    read = functools.partial(read_layer, split.features, rows=rows)
+    read = functools.partial(read_layer, [split.features], rows=rows)
     step_NB = read_array(split.features, STEP)[rows]
     readout = fit_rows(context, layers, read, data, step_NB)
     write_rows_adapter(

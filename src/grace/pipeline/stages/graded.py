@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +14,7 @@ import numpy as np
 from grace import answers as readers
 from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
-from grace.engines import Features, Ids, LayerStates, StepStates
+from grace.engines import Ids, LayerStates
 from grace.engines.base import check_contexts
 from grace.engines.responses import Span, end_of, field_places
 from grace.errors import DataError, GraceError
@@ -21,7 +22,7 @@ from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.prompting import COMPARED, SAID
-from grace.pipeline.stages.features import NAMES, layers_to_read, to_arrays
+from grace.pipeline.stages.features import layers_to_read, read_layer, write_states
 from grace.pipeline.stages.grace import FitData, fit_rows, write_rows_adapter
 from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import Sourced, labels_of
@@ -33,6 +34,7 @@ from grace.tasks.draw import together
 from grace.tasks.prompts import conversation
 
 AT_ONCE = 64  # answers that are read together
+Store = Callable[[Mapping[int, LayerStates]], None]
 
 
 class Graded(NamedTuple):
@@ -112,16 +114,21 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> G
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings, engine)
     with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
-        stored = _Stored(Path(folder))
-        logprobs = _read(engine, prompts, responses, step_NB, layers, stored)
-        logprobs += _read_fields(engine, encoded, logprobs, rows[len(answers) :], layers, stored)
+        files: list[Path] = []  # so that the states of one layer are in memory at a time
+
+        def store(read: Mapping[int, LayerStates]) -> None:
+            files.append(Path(folder, f"{len(files)}.safetensors"))
+            write_states(files[-1], read, {})
+
+        logprobs = _read(engine, prompts, responses, step_NB, layers, store)
+        logprobs += _read_fields(engine, encoded, logprobs, rows[len(answers) :], layers, store)
         graded = FitData(
             logprobs,
             labels_of([row.right for row in rows], "graded answers"),
             [Sourced(answers[row.answer].source, groups[row.answer]) for row in rows],
             [row.name for row in rows],
         )
-        readout = fit_rows(context, layers, stored.layer, graded, step_NB)
+        readout = fit_rows(context, layers, partial(read_layer, files), graded, step_NB)
     metadata, found = adapter_metadata(context, answers), (readout.rows_ED, readout.evidence)
     write_rows_adapter(engine, *found, out, metadata, readout.layer_rows, readout.prompts)
     return GradedFit(readout, rows)
@@ -170,40 +177,13 @@ def _field_rows(n: int, answer: Graded, tokenizer: Any, response: Ids) -> Iterat
             )
 
 
-class _Stored:
-    """Arrays of all answers on disk, so that a fit holds those of one layer in memory at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._like: dict[str, Any] = {}
-
-    def append(self, read: Mapping[int, LayerStates]) -> None:
-        """Add the states of more answers."""
-        for name, array in to_arrays(read).items():
-            with (self._folder / name).open("ab") as file:
-                file.write(np.ascontiguousarray(array).tobytes())
-            self._like[name] = array[:0]
-
-    def layer(self, layer: int) -> LayerStates:
-        """Return the states of one layer."""
-        end = f".{layer}" if layer else ""
-        arrays = [self._array(f"{name}{end}") for name in NAMES]
-        return LayerStates(Features(*arrays[:3]), StepStates(*arrays[3:]))
-
-    def _array(self, name: str) -> Any:
-        like = self._like[name]
-        if 0 in like.shape[1:]:  # no steps: a file does not tell how many answers there are
-            return np.zeros((len(self._array(NAMES[0])), *like.shape[1:]), like.dtype)
-        return np.fromfile(self._folder / name, like.dtype).reshape(-1, *like.shape[1:])
-
-
 def _read_fields(
     engine: Any,
     answers: Sequence[tuple[Ids, Ids]],
     logprobs: Sequence[tuple[Sequence[float], float]],
     rows: Sequence[GradedRow],
     layers: Sequence[int],
-    stored: _Stored,
+    store: Store,
 ) -> list[tuple[Sequence[float], float]]:
     """Store hidden states of fields, and return the log-probabilities of each, of its own answer's.
 
@@ -219,7 +199,7 @@ def _read_fields(
                 prompts.append([*prompt, *response[: place.start]])
                 values.append(response[place.start : place.end])
                 found.append((tokens[place.start : place.end], end_of(place, tokens)))
-            stored.append(engine.states(prompts, values, layers=layers))
+            store(engine.states(prompts, values, layers=layers))
             advance(len(values))
     return found
 
@@ -230,7 +210,7 @@ def _read(
     responses: Sequence[Sequence[int]],
     step_NB: Any,
     layers: Sequence[int],
-    stored: _Stored,
+    store: Store,
 ) -> list[tuple[Sequence[float], float]]:
     """Store hidden states of answers, a part at a time, and return their log-probabilities."""
     logprobs: list[tuple[Sequence[float], float]] = []
@@ -238,7 +218,7 @@ def _read(
         for start in range(0, len(responses), AT_ONCE):
             rows = slice(start, start + AT_ONCE)
             asked = (prompts[rows], responses[rows])
-            stored.append(engine.states(*asked, step_NB[rows].tolist(), layers))
+            store(engine.states(*asked, step_NB[rows].tolist(), layers))
             logprobs += engine.logprobs(*asked)
             advance(len(responses[rows]))
     return logprobs
