@@ -31,11 +31,7 @@ REASONS: dict[int, Why] = {  # of a status; all others are `failed`
     400: "invalid",
     422: "invalid",
 }
-LONGEST_LINE = 2**22  # bytes of one event of a stream
-LARGEST_BODY = 2**26  # bytes of an answer; the log-probabilities of long prompts are large
-ERROR_READ = 2**16  # bytes of an error that are read
 LONGEST_RETRY_S = 3600.0  # that a server may ask to wait
-FREE_PIECES, PIECE = 10_000, 16  # pieces of an answer, and the least mean size of more than that
 
 
 class Upstream:
@@ -153,14 +149,7 @@ class Upstream:
 
     async def _read(self, response: Response) -> bytes:
         """Return the whole body."""
-        body = bytearray()
-        async for part in self._parts(response):
-            body += part
-            if len(body) > LARGEST_BODY:
-                raise UpstreamError(
-                    f"the upstream sent an answer of over {LARGEST_BODY} bytes", "malformed"
-                )
-        return bytes(body)
+        return b"".join([part async for part in self._parts(response)])
 
     async def _check_stream(self, response: Response) -> None:
         """Refuse an answer that is not a stream of events."""
@@ -173,33 +162,21 @@ class Upstream:
     async def _events(self, response: Response) -> AsyncGenerator[str, None]:
         """Yield the data of server-sent events."""
         # httpx2's `aiter_lines` also splits at characters that JSON may contain, such as U+2028.
-        kept, idle = bytearray(), 0
+        kept = bytearray()
         async for part in self._parts(response):
             kept += part
-            idle += len(part)
             if b"\n" in part:
                 *lines, rest = kept.split(b"\n")
                 kept = bytearray(rest)
                 for line in lines:
                     if line.startswith(b"data:"):
                         yield line[5:].strip().decode("utf-8", "replace")
-                        idle = 0
-            if idle > LONGEST_LINE:
-                raise UpstreamError(
-                    f"the upstream sent over {LONGEST_LINE} bytes without an event", "malformed"
-                )
 
     async def _parts(self, response: Response) -> AsyncGenerator[bytes, None]:
         from httpx2 import RequestError
 
-        pieces = size = 0
         try:
             async for part in response.aiter_bytes():
-                pieces, size = pieces + 1, size + len(part)
-                if pieces > FREE_PIECES and size < PIECE * pieces:
-                    raise UpstreamError(
-                        f"the upstream sent {size} bytes in {pieces} pieces", "malformed"
-                    )
                 yield part
         except RequestError as error:
             detail = short(str(error) or type(error).__name__)
@@ -208,14 +185,9 @@ class Upstream:
             ) from None
 
     async def _refusal(self, response: Response) -> UpstreamError:
-        """Return the error in a response, of which only the beginning is read."""
-        body = b""
+        """Return the error in a response."""
         try:
-            async with aclosing(self._parts(response)) as parts:
-                async for part in parts:
-                    body += part
-                    if len(body) >= ERROR_READ:
-                        break
+            body = await self._read(response)
         finally:
             await response.aclose()
         why = REASONS.get(response.status_code, "failed")
@@ -223,7 +195,7 @@ class Upstream:
         return UpstreamError(
             f"the upstream answers {response.status_code}",
             why,
-            detail=message(body[:ERROR_READ]),
+            detail=message(body),
             retry_after_s=min(float(seconds), LONGEST_RETRY_S)
             if seconds.strip().isdecimal()
             else 1.0,
