@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from grace import answers
 from grace.config import DataSettings
@@ -29,6 +29,8 @@ NO_CHOICES = (
 class _SourceTask:
     """A task whose questions are drawn from a source."""
 
+    kind: ClassVar[answers.Kind]
+    grader: ClassVar[str]
     name: str
     source: Source
     parse: Parse
@@ -37,36 +39,26 @@ class _SourceTask:
         """Return questions of a split, drawn by the seed (see `grace.tasks.Task`)."""
         return draw(self.name, self.source(self.name, data), self.parse, split, data, seed)
 
+    def messages(self, question: Question, data: DataSettings) -> list[Message]:
+        """Return the paper's prompt for a question of this kind."""
+        if question.choices and self.kind == "open":
+            raise UserInputError(f"task {self.name} has open questions; leave the choices out")
+        if not question.choices and self.kind == "choice":
+            raise UserInputError(NO_CHOICES.format(name=self.name))
+        return ask(question, data)
+
+    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
+        """Return what votes count: the short answer in one form, or the letter of an option."""
+        return answers.read(text, self.kind, choices)
+
 
 class OpenTask(_SourceTask):
     """Questions with a short free answer, graded by its words (`auto`)."""
 
-    kind: ClassVar[Literal["open"]] = "open"
-    grader: ClassVar[str] = "auto"
-
-    def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for open-ended generation, in one user turn."""
-        if question.choices:
-            raise UserInputError(f"task {self.name} has open questions; leave the choices out")
-        return ask(question, data)
-
-    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return the short answer in one form."""
-        return answers.read(text, "open")
+    kind, grader = "open", "auto"
 
 
 class ChoiceTask(_SourceTask):
     """Multiple-choice questions, answered with an explanation and a letter."""
 
-    kind: ClassVar[Literal["choice"]] = "choice"
-    grader: ClassVar[str] = "choice"
-
-    def messages(self, question: Question, data: DataSettings) -> list[Message]:
-        """Return the paper's prompt for test-time scaling: instructions, question and options."""
-        if not question.choices:
-            raise UserInputError(NO_CHOICES.format(name=self.name))
-        return ask(question, data)
-
-    def answer(self, text: str, choices: Sequence[str] = ()) -> str | None:
-        """Return the letter of the option that is named, None for one that no option has."""
-        return answers.read(text, "choice", choices)
+    kind, grader = "choice", "choice"
