@@ -148,10 +148,7 @@ class Both(NamedTuple):
 
 
 def read_both(small: str | Path, large: str | Path) -> Both:
-    """Return the graded answers of two models to the same questions; the large one needs no c.
-
-    Each is a file of graded answers, or a run, of which the test answers are read.
-    """
+    """Return the graded answers of two models, in files or runs; the large one needs no c."""
     theirs, ours = dict[str, GradedAnswer](), dict[str, GradedAnswer]()
     for found, source in ((theirs, large), (ours, small)):
         given = _test_answers(Path(source)) if is_run(Path(source)) else source

@@ -71,10 +71,7 @@ def load(package: str, name: str) -> Any:
 
 
 def load_object(reference: str) -> Any:
-    """Return the object at `module:NAME`; modules of the current directory are found too.
-
-    That directory then stays at the end of `sys.path`, for what the module imports when it runs.
-    """
+    """Return the object at `module:NAME`; the current directory then stays in `sys.path`."""
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{reference!r} is not of the form module:NAME, e.g. my_module:my_name")
@@ -108,10 +105,7 @@ def code_in(names: Iterable[str]) -> list[str]:
 
 
 def trust(code: Iterable[str]) -> None:
-    """Allow files to name these modules, in this process and in those that it starts.
-
-    To be called with modules that the user has named, or with a model whose own code may run.
-    """
+    """Allow files to name modules that the user has named, here and in processes from here."""
     os.environ[TRUSTED] = ",".join(dict.fromkeys([*_trusted(), *code]))
 
 

@@ -25,10 +25,7 @@ class Spot(NamedTuple):
 
 
 def fields_in(text: str) -> dict[str, Spot]:
-    """Return the fields of the first JSON object in a text, after any thoughts.
-
-    Of an object that was cut, those that are complete: a number is so once something follows it.
-    """
+    """Return the fields of the first JSON object in a text; of a cut one, the complete ones."""
     at = max(0, text.rfind("</think>"))
     while (at := text.find("{", at)) >= 0:
         reader = _Reader(text, at)

@@ -265,11 +265,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoded from part of a character
 
 
 class Detokenizer:
-    """Decodes tokens as they arrive, and holds back a character until all of its bytes are there.
-
-    A token's text can depend on the tokens before it (white space, bytes of one character), so each
-    is decoded together with those of the last piece of text.
-    """
+    """Decodes tokens as they arrive, each character once all of its bytes are there."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -160,10 +160,7 @@ def compiled(template: str) -> Template:
 
 
 def check_template(template: str | None, named: Mapping[str, str], where: object) -> None:
-    """Refuse a chat template that does not end, or fills the memory; `named` tokens by name.
-
-    It is a program of a stranger, so it is tried in a process of its own.
-    """
+    """Try a chat template, a stranger's program, in its own process; refuse one without an end."""
     if template and not _ends(template, json.dumps(dict(named), sort_keys=True)):
         raise ModelError(
             f"the chat template of {where} does not end within {SECONDS} s, or fills the memory; "

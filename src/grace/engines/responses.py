@@ -47,10 +47,7 @@ def field_places(tokenizer: Any, ids: Ids) -> dict[str, Span]:
 
 
 def end_of(place: Span, logprobs: Sequence[float]) -> float:
-    """Return the log-probability that a value ends where it does, 0 where its last token says so.
-
-    An answer that was cut right after a value does not tell.
-    """
+    """Return the log-probability that a value ends where it does, 0 if its last token says so."""
     return 0.0 if place.closed or place.end >= len(logprobs) else logprobs[place.end]
 
 
@@ -72,10 +69,7 @@ def rate_fields(
     readings: Sequence[Reading],
     evidence: Evidence | None,
 ) -> dict[str, FieldValue]:
-    """Return the fields of an answer with their confidences, {} if the model has none for fields.
-
-    `readings` are those of all steps of the answer.
-    """
+    """Return the fields of an answer with their confidences, if the model has some for fields."""
     if evidence is None or not evidence.fields:
         return {}
     found: dict[str, FieldValue] = {}

@@ -62,10 +62,7 @@ class Source(NamedTuple):
 
 
 def write_adapter(source: Source, out: Path) -> None:
-    """Copy the adapter. Its PEFT config gets the path of a backbone that only GrACE has a name for.
-
-    The training log is left out.
-    """
+    """Copy the adapter but for its training log, with a path of the backbone that PEFT finds."""
     for file in sorted(source.adapter.iterdir()):
         if file.is_file() and file.name != LOG:
             shutil.copyfile(file, out / file.name)
@@ -178,11 +175,7 @@ def _check_head(head: Any, ids: Sequence[int], base: str) -> None:
 
 
 def _lora_parts(adapter: Path, head: str) -> tuple[Tensor, dict[str, Tensor], dict[str, Any]]:
-    """Return the trained rows of the head, (E, D), the LoRA matrices, and the PEFT config.
-
-    With tied embeddings peft keeps the rows under the name of the input embedding. An adapter of
-    rows alone has no LoRA matrices, and gets a config whose rank is the number of its rows.
-    """
+    """Return the trained rows of the head, (E, D), LoRA's matrices if any, and the PEFT config."""
     if (adapter / ROWS).is_file():
         from peft import LoraConfig
 
@@ -201,10 +194,7 @@ def _lora_parts(adapter: Path, head: str) -> tuple[Tensor, dict[str, Tensor], di
 def _head_lora(
     change_ED: Tensor, ids: Sequence[int], vocabulary: int, config: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Return A (R, D) and B (V, R) that change the logits of `ids` and no others.
-
-    Row e of A is the change of the e-th token's row, column e of B the unit vector of that token.
-    """
+    """Return A (R, D) and B (V, R), a row and column each, that change logits of `ids` alone."""
     rank, scale = config["r"], config["lora_alpha"] / config["r"]
     if rank < len(ids):
         raise ModelError(
@@ -219,10 +209,7 @@ def _head_lora(
 
 
 def end_ids(model: Any, tokenizer: Any, record: dict[str, Any]) -> list[int]:
-    """Return the ids that end a response.
-
-    `<CNF>` is among them if it is the only token that is read, unless it is read at the prompt.
-    """
+    """Return the ids that end a response, `<CNF>` too if it is drawn as an end."""
     readout = find_readout(tokenizer)
     read = readout.ids if readout else ()
     ends = readout.ends if readout and record["read_at"] != "prompt" else ()

@@ -75,10 +75,7 @@ def _write_weights(source: Source, file: Path) -> tuple[Any, list[int]]:
 
 
 def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[int]]:
-    """Write the base's file with the trained rows; return the tokenizer and the end tokens.
-
-    What an adapter of rows alone reads ends nothing: the ends are those of the base.
-    """
+    """Write the base's file with trained rows; return the tokenizer and the base's end tokens."""
     import gguf
 
     tokenizer, reader = load_tokenizer(source.adapter), gguf.GGUFReader(base_file)
@@ -114,10 +111,7 @@ def _copy_base(source: Source, base_file: Path, file: Path) -> tuple[Any, list[i
 def _copy_metadata(
     reader: Any, writer: Any, readout: Any, rows: int, carrying: Widening | None
 ) -> int:
-    """Copy all metadata, name the tokens that are read, and return the size of the vocabulary.
-
-    A vocabulary of fewer than `rows` tokens is padded.
-    """
+    """Copy metadata with a vocabulary of at least `rows` tokens, and return its size."""
     from gguf import GGUFValueType
 
     tokens = reader.fields["tokenizer.ggml.tokens"].contents()

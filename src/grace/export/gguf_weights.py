@@ -151,10 +151,7 @@ def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
 
 
 def _pre_tokenizer(backend: dict[str, Any]) -> str | None:
-    """Return llama.cpp's name of the rule by which a tokenizer splits words, None if it has none.
-
-    An entry of the tokenizer may have more keys than that of `PRE_TOKENIZERS`.
-    """
+    """Return llama.cpp's name of the rule by which a tokenizer splits words, if it has one."""
     entry = backend["pre_tokenizer"] or {}
     parts = entry["pretokenizers"] if entry.get("type") == "Sequence" else [entry]
     if any(part.get("add_prefix_space") for part in parts):

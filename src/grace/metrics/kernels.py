@@ -18,10 +18,7 @@ GRID = 1024
 
 
 class Counted:
-    """Sorted data with how often each response counts, one row per resample.
-
-    Sums over runs of ties, which several metrics use, are computed once.
-    """
+    """Sorted data with how often each response counts, one row per resample."""
 
     def __init__(self, data: Sorted, counts_RN: Floats) -> None:
         self.data, self.counts_RN = data, counts_RN

@@ -194,10 +194,7 @@ def connect(
     api_key: str = "",
     **options: Any,
 ) -> Model:
-    """Return the model that a server runs; its `ask`, `vote` and `score` send requests.
-
-    Neither weights nor torch are loaded.
-    """
+    """Return the model that a server runs, without its weights or torch."""
     from grace.engines.openai import OpenAIEngine
 
     folder = adapter_folder(Path(path), None) or Path(path)

@@ -80,10 +80,7 @@ def voting(
     longest: int | None,
     fitted: FittedVote | None = None,
 ) -> Voting:
-    """Return the strategy of a vote with its threshold; arguments as for `answering`.
-
-    Without a strategy it is the usual one. GrACE-vote by its name has what was `fitted`.
-    """
+    """Return the strategy of a vote, else the usual one, and its threshold; see `answering`."""
     strategy = usual_strategy(chosen, fitted) if strategy is None else strategy
     loaded: Any = strategy
     if isinstance(strategy, str):

@@ -55,10 +55,7 @@ class Ballot:
         return self._closed(decision, issued, stream.tokens, familiar)
 
     def decide_all(self, asked: Sequence[Asked]) -> list[Decision]:
-        """Sample for all questions together, wave by wave, and decide each.
-
-        The samples are those of `decide`, but a wave is finished before it is judged.
-        """
+        """Sample for all questions together, wave by wave, and decide each, as `decide` would."""
         taken: list[list[Vote]] = [[] for _ in asked]
         familiar: list[float | None] = [None for _ in asked]
         open_, issued = list(range(len(asked))), 0
@@ -111,10 +108,7 @@ def _reported(
 def sampled(
     engine: ModelEngine, questions: Iterable[Asked], sampling: Sampling
 ) -> Iterator[tuple[Asked, list[Response]]]:
-    """Yield each question with its samples, in order.
-
-    `AT_ONCE` questions are read and sampled at a time, so there may be any number of them.
-    """
+    """Yield each question with its samples, in order; `AT_ONCE` are sampled at a time."""
     source, start = iter(questions), 0
     while batch := list(itertools.islice(source, AT_ONCE)):
         is_one = start == 0 and len(batch) == 1

@@ -60,10 +60,7 @@ class Curve:
 
 
 class Scaling:
-    """The curves of all policies on the same orders of the same questions, of one or more seeds.
-
-    Everything sees the same resamples of the questions, so differences are paired.
-    """
+    """The curves of all policies on the same orders and resamples of questions, of some seeds."""
 
     def __init__(
         self, seeds: Sequence[Sequence[Curve]], questions: Sequence[Sequence[Hashable]] = ()

@@ -76,10 +76,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def _upstream_error(error: UpstreamError) -> ApiError:
-    """Convert an error of the upstream; its own message is shown only if it is about the request.
-
-    Other messages may hold internal details of the upstream.
-    """
+    """Convert an error of the upstream; a message that may hold internal details is not shown."""
     status, code = UPSTREAM.get(error.why, 502), f"upstream_{error.why}"
     text = str(error) if status in (400, 413) else error.message
     if error.why == "invalid" and "context length" in text:
@@ -109,10 +106,7 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
 
 
 def _place(path: Sequence[str | int], body: Any, missing: bool) -> str:
-    """Return a place in the body, e.g. `messages[0].content`.
-
-    A path of pydantic also names the types that it tried; they are no part of the body.
-    """
+    """Return a place in the body, e.g. `messages[0].content`, without types that pydantic tried."""
     where, at = "", body
     for number, part in enumerate(path):
         if isinstance(part, int) and isinstance(at, list) and part < len(at):

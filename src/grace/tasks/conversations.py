@@ -41,11 +41,7 @@ def read_conversation(value: Any, what: str) -> list[Message]:
 
 
 def forms_of(conversations: Iterable[Sequence[Message]]) -> list[list[Message]]:
-    """Return the forms of conversations, that of most of them first.
-
-    A system prompt is a form of its own, unless most of its text is in all of them: then they are
-    one, in which such as a date or a name is filled in.
-    """
+    """Return the forms of conversations, most frequent first; system prompts may vary a little."""
     chats = list(conversations)
     systems = {chat[0]["content"] for chat in chats if chat[0]["role"] == "system"}
     frame = _framed(sorted(systems)) if systems else ""

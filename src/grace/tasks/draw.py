@@ -102,10 +102,7 @@ def content_id(name: str, text: str, choices: Iterable[str] = ()) -> str:
 
 
 def identity(question: Question) -> tuple[str, ...]:
-    """Return what makes two questions the same: their text and, in any order, their options.
-
-    Of a conversation it is all turns but a system prompt.
-    """
+    """Return what makes two questions the same: their turns but a system prompt, their options."""
     before = [turn["content"] for turn in question.messages[:-1] if turn["role"] != "system"]
     options = sorted(map(_told_apart, question.choices))
     return (_told_apart(question.text), *options, *map(_told_apart, before))

@@ -73,10 +73,7 @@ def ask(question: Question, data: DataSettings) -> list[Message]:
 def conversation(
     task: Task, question: Question, data: DataSettings, shots: Sequence[Question] = ()
 ) -> list[Message]:
-    """Return the turns that ask a question, after the examples `shots` with their answers.
-
-    A conversation stands as it is.
-    """
+    """Return the turns that ask a question, after examples; a conversation stands as it is."""
     if question.messages:
         return list(question.messages)
     turns: list[Message] = []

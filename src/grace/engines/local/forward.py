@@ -43,11 +43,7 @@ def cache_argument(model: Any) -> str:
 
 
 class Forward:
-    """Calls a model with those of the arguments that its `forward` accepts.
-
-    `rows` are what the logits of the tokens `read` gain from a layer in the middle, `ends` what the
-    ends of the prompts of training were like.
-    """
+    """Calls a model with those of the arguments that its `forward` accepts."""
 
     def __init__(
         self,

@@ -99,12 +99,7 @@ def load_tokenizer(
     thinking: bool = False,
     date: str = "",
 ) -> Any:
-    """Load the tokenizer of a directory or Hub id.
-
-    `thinking` switches reasoning on or off in a chat template that can do both, and `date` is what
-    one prints as today's date. The template of a trained model (one with a grace.json) is left
-    unchanged, since its confidence was fitted to it.
-    """
+    """Load a tokenizer; without a grace.json, `thinking` and `date` go into its chat template."""
     from transformers import AutoTokenizer
 
     trust_remote_code = trust_remote_code or plugins.trusts(path)

@@ -240,10 +240,7 @@ def knowing_prompts(
 def _of_other_layers(
     read: Callable[[int], list[Array]], labels_N: Array, fold_N: Array, layer: Layer
 ) -> Array:
-    """Return held-out log-odds (N,) of the folds without which another layer is chosen; else nan.
-
-    They are of fits of that layer.
-    """
+    """Return log-odds (N,) by another layer, of the folds without which it is chosen; else nan."""
     found_N = np.full(len(fold_N), np.nan)
     for other in {one for one, _ in layer.inner} - {layer.layer}:
         firsts = layer.chosen_without(other)
@@ -334,10 +331,7 @@ def _fit_along(
     groups_N: Sequence[Hashable],
     seed: int,
 ) -> Logistic:
-    """Fit the rows to the ends and to the steps of the responses, with half of the weight each.
-
-    The rows are shared; the log-probabilities have separate weights at ends and at steps.
-    """
+    """Fit shared rows to ends and to steps, of half the weight each; log-probabilities apart."""
     from scipy.linalg import block_diag
 
     ends, width = along.step_NB.shape
@@ -367,20 +361,13 @@ def _fit_along(
 
 
 def _blocks(features_NF: Array) -> list[Array]:
-    """Split the features into a penalised block and the likelihood, which has no penalty.
-
-    Under the largest penalty the fit is thus a logistic regression on the likelihood, like Platt
-    scaling.
-    """
+    """Split the features into a penalised block and the likelihood, free as in Platt scaling."""
     varying_NF = varying(features_NF)
     return [varying_NF[:, :-1], varying_NF[:, -1:]]
 
 
 def _evidence(features_NF: Array, weights_F: Array, intercept: float) -> Evidence:
-    """Return the evidence for fitted weights and the intercept of uncentred features.
-
-    c stays between 1 / (N + 2) and 1 - 1 / (N + 2): N answers support no more.
-    """
+    """Return the evidence, with c from 1 / (N + 2) on: N answers support no more."""
     center_F = features_NF.mean(0)
     return Evidence(
         tuple(weights_F.tolist()),

@@ -90,10 +90,7 @@ def to_device(batch: Any, device: torch.device) -> TrainingBatch:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Micro-batches in order, and the optimizer steps at which the epochs end.
-
-    `accumulation` consecutive micro-batches per process make one optimizer step.
-    """
+    """Micro-batches in order, `accumulation` of them to an optimizer step, and where epochs end."""
 
     examples: Sequence[Example]
     steps: tuple[tuple[int, ...], ...]

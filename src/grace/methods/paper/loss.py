@@ -123,10 +123,7 @@ def _forward_arguments(model: Any) -> set[str]:
 
 
 def calibration_loss(log_c_B: Tensor, target_B: Tensor) -> Tensor:
-    """Return (t - c)^2 of every example, shape (B,), from log c and the target t.
-
-    Source: arXiv 2509.09438 section 3.2.3.
-    """
+    """Return (t - c)^2 of every example, (B,), from log c and the target t (section 3.2.3)."""
     return (target_B.float() - log_c_B.float().exp()).square()
 
 

@@ -77,10 +77,7 @@ def scale_runs(path: Path, chosen: ScaleSettings, *, device: str | None = None) 
 
 
 def replay_run(path: Path, chosen: ScaleSettings) -> None:
-    """Draw and replay the votes of a run whose stage `score` is done; its report will have them.
-
-    A run that has been scaled stays as it is.
-    """
+    """Draw and replay the votes of a run that is scored, unless it has been scaled."""
     context = open_run(path)
     with context.directory.lock():
         if not context.directory.done("scale"):

@@ -106,10 +106,7 @@ class MeteredEngine:
 
 
 class StoredTraining:
-    """The hidden states that stage `features` has stored, looked up by prompt and response.
-
-    So the states that estimators are fitted on are computed only once.
-    """
+    """The states that stage `features` has stored by prompt and response, not to compute again."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

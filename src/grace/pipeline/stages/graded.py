@@ -185,10 +185,7 @@ def _read_fields(
     layers: Sequence[int],
     store: Store,
 ) -> list[tuple[Sequence[float], float]]:
-    """Store hidden states of fields, and return the log-probabilities of each, of its own answer's.
-
-    A field is read like an answer to all that comes before it.
-    """
+    """Store states of fields, each read like an answer, and return their log-probabilities."""
     found: list[tuple[Sequence[float], float]] = []
     with progress("read fields", len(rows), unit="fields") as advance:
         for start in range(0, len(rows), AT_ONCE):

@@ -41,10 +41,7 @@ SMALL = 8  # a job is small up to the work of 1/SMALL of the largest batch
 
 
 class Backend:
-    """Makes the jobs of requests, and has the queue that runs them.
-
-    The model runs in this process, which needs PyTorch, or on a server upstream.
-    """
+    """Makes the jobs of requests for a model here or upstream, and has the queue that runs them."""
 
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         engine: Any = model.engine
@@ -197,10 +194,7 @@ class Voted(NamedTuple):
 
 
 class VoteJob(Job):
-    """Test-time scaling: `Model.vote`, with an event for each sample.
-
-    `options` are the arguments of `Model.vote`.
-    """
+    """Test-time scaling: `Model.vote` with its `options`, and an event for each sample."""
 
     def __init__(self, model: Model, hang_up: Callable[[], None], options: dict[str, Any]) -> None:
         super().__init__(hang_up)

@@ -22,11 +22,7 @@ class ClientGone(Exception):
 
 
 class Pending:
-    """All requests that wait for an answer.
-
-    Jobs are prepared on threads of their own, so that text is tokenised while the model computes;
-    then the backend queues them.
-    """
+    """All requests that wait for an answer; their text is tokenised while the model computes."""
 
     def __init__(self, backend: Backend, timeout_s: float) -> None:
         self._backend, self._timeout_s = backend, timeout_s
