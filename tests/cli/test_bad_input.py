@@ -122,10 +122,7 @@ def test_other_commands_say_what_is_wrong(filled: dict[str, Any], cli: Any):
     assert result.out == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["ask", "{empty}", "A?"], ["bananas"], ["score", "{run}", "none.jsonl"], ["list", "bananas"]],
-)
+@pytest.mark.parametrize("arguments", [["bananas"], ["score", "{run}", "none.jsonl"]])
 def test_a_process_of_its_own_says_it_too(arguments: list[str], places: dict[str, Path]):
     filled = [argument.format(**places) for argument in arguments]
     done = subprocess.run(

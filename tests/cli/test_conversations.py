@@ -20,6 +20,7 @@ from grace.records import to_json
 from grace.server import ServerSettings, create_app
 from grace.store import RunDir, read_card
 
+LAST = ("--set", "grace.layer=0")
 SYSTEM = {"role": "system", "content": "Name one number."}
 
 
@@ -39,10 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_run.write_model(folder / "model")
     rows = [{"id": f"q{n}", "messages": turns(n), "answers": [str(n)]} for n in range(40)]
     tiny_run.write_lines(folder / "questions.jsonl", rows)
-    where = (f"model.path={folder / 'model'}", "data.task=jsonl", "method=grace")
+    where = (f"model.path={folder / 'model'}", "data.task=jsonl", "method=grace", "grace.layer=0")
     file = f"data.file={folder / 'questions.jsonl'}"
     size = ("data.prompt=auto", 'report.estimators=["grace","likelihood"]')
-    run(folder / "run", override_settings({}, [*where, file, *tiny_run.FAST, *size, where[-1]]))
+    run(folder / "run", override_settings({}, [*where, file, *tiny_run.FAST, *size, *where[-2:]]))
     return folder
 
 
@@ -69,7 +70,7 @@ def test_a_fit_of_the_same_answers_sees_the_same_prompts_and_scores_alike(
         for one in split.questions.read()
     ]
     tiny_run.write_lines(folder / "graded.jsonl", rows)
-    made = cli("fit", folder / "model", folder / "graded.jsonl", folder / "fitted")
+    made = cli("fit", folder / "model", folder / "graded.jsonl", folder / "fitted", *LAST)
     assert made.code == 0, made.err
     cards = [read_card(folder / name) for name in ("run/adapter", "fitted")]
     assert cards[0]["conversations"] == cards[1]["conversations"]
@@ -114,7 +115,7 @@ def test_labelled_conversations_can_be_fitted(folder: Path, cli: Any) -> None:
     questions, labelled = folder / "questions.jsonl", folder / "labelled"
     made = cli("label", questions, labelled, "--model", folder / "model", *how)
     assert made.code == 0, made.err
-    made = cli("fit", folder / "model", labelled, folder / "of labels")
+    made = cli("fit", folder / "model", labelled, folder / "of labels", *LAST)
     assert made.code == 0, made.err
     assert read_card(folder / "of labels")["conversations"] == [
         [SYSTEM, {"role": "earlier", "content": "\ue0f2"},

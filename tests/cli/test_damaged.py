@@ -113,7 +113,7 @@ def test_a_damaged_file_is_named_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if damage.says == ENDLESS:
-        monkeypatch.setattr(saved, "SECONDS", 2)
+        monkeypatch.setattr(saved, "SECONDS", 1)
     folder, content = tmp_path / "model", damage.content
     file = shutil.copytree(whole[damage.folder], folder) / damage.file
     if isinstance(content, dict):

@@ -18,7 +18,8 @@ import tiny_run
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
 
-SHORT = ("--set", "data.prompt=short")
+LAST = ("--set", "grace.layer=0")  # a search among layers takes most of the time of a small fit
+SHORT = ("--set", "data.prompt=short", *LAST)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_what_label_wrote_is_read_without_cut_and_ungraded_answers(
     results = []
     for file in (labelled, lines):
         out = tmp_path / f"from_{file.name}"
-        results.append(cli("fit", model, file, out, "--set", "data.prompt=short", "--json"))
+        results.append(cli("fit", model, file, out, *SHORT, "--json"))
         assert results[-1].code == 0, results[-1].err
     one, other = (json.loads(result.out) for result in results)
     assert {**one, "out": ""} == {**other, "out": ""}
@@ -173,7 +174,7 @@ def test_a_question_that_is_answered_twice_makes_no_interval_narrower(
     once = tiny_run.write_lines(tmp_path / "once.jsonl", rows)
     twice = tiny_run.write_lines(tmp_path / "twice.jsonl", rows * 2)
     made = [
-        json.loads(cli("fit", model, f, tmp_path / f"of_{f.name}", "--json").out)["brier"]
+        json.loads(cli("fit", model, f, tmp_path / f"of_{f.name}", *LAST, "--json").out)["brier"]
         for f in (once, twice)
     ]
     wide, same = (high - low for _, low, high in made)
@@ -277,7 +278,7 @@ def test_a_question_that_is_asked_again_with_a_trivial_change_is_in_the_same_fol
         text, right = f"What is {n} and {n * 7}?", rng.random() < 0.5
         rows += [{**ask(text), "response": f"{n} yes", "correct": right} for ask in VARIANTS]
     file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
-    found = json.loads(cli("fit", model, file, tmp_path / "out", "--json").out)
+    found = json.loads(cli("fit", model, file, tmp_path / "out", *LAST, "--json").out)
     auroc, low, high = found["auroc"]
     assert auroc < 0.7 and low < 0.5
     assert high - low > 0.2  # as of 60 answers, not of 240
@@ -296,7 +297,7 @@ def test_several_sources_give_a_confidence_that_knows_strangers(
     )
     made = []
     for out, files in (("two", (first, second)), ("column", (both,))):
-        result = cli("fit", model, *files, tmp_path / out, *SHORT)
+        result = cli("fit", model, *files, tmp_path / out, *SHORT, "--set", "grace.layer=1")
         assert result.code == 0, result.err
         assert "one source:" not in result.out
         assert "prompts like those of 2 sources are known by the MLP of block 1" in result.err

@@ -168,6 +168,8 @@ class Context:
         self.engines = engines or Engines(directory, self.settings)
         self.task: Task = graded_task(settings.data, self.settings.grade)
         self.shots: RowFile[Question] = directory.split(home).shots
+        self._encoded_by: Any = None
+        self._encoded: dict[tuple[tuple[str, str], ...], list[int]] = {}
 
     def elsewhere(self, task: str) -> Context:
         """Return this run's models on another task, graded alike if its answers are of one kind."""
@@ -224,8 +226,15 @@ class Context:
 
     def prompts(self, questions: Sequence[Question]) -> list[list[int]]:
         """Return the token ids of each question's prompt; user text makes no special tokens."""
-        tokenizer = self.engines.base.tokenizer
-        return [encode_chat(tokenizer, chat) for chat in self.messages(questions)]
+        tokenizer, prompts = self.engines.base.tokenizer, []
+        if tokenizer is not self._encoded_by:
+            self._encoded_by, self._encoded = tokenizer, {}
+        for chat in self.messages(questions):  # each estimator asks for the same ones again
+            said = tuple((message["role"], message["content"]) for message in chat)
+            if said not in self._encoded:
+                self._encoded[said] = encode_chat(tokenizer, chat)
+            prompts.append(self._encoded[said])
+        return prompts
 
     def samples(self, split: Split, draw: Callable[[int], Draws] | None = None) -> Samples:
         """Return a split's graded responses with their questions and prompts, row by row."""
