@@ -51,7 +51,9 @@ def adapter(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Any) ->
             for n in range(40)
         ]
         files.append(tiny_run.write_lines(folder / f"{name}.jsonl", rows))
-    once("fit", model, *files, folder / "out", "--set", "data.prompt=text", "--set", "grace.layer=1")
+    once(
+        "fit", model, *files, folder / "out", "--set", "data.prompt=text", "--set", "grace.layer=1"
+    )
     return folder / "out"
 
 

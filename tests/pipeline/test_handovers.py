@@ -308,7 +308,7 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
     answers = {"validation": (sure, sure > 0.7), "test": (sure, sure < 0.7)}
     monkeypatch.setattr(guarantees, "_greedy_answers", lambda context, name: answers[name])
     monkeypatch.setattr(guarantees, "_independent", lambda context: list(range(200)))
-    wanted = guarantees._wanted("answer", 0.9, 0.05, None, None, "grace-es")
+    wanted = guarantees._wanted("answer", 0.9, 0.05, None, "grace-es")
     chosen = guarantees._for_answers(context, wanted)
     assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
     assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()
