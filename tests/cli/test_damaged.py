@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from grace.chat import saved
 from grace.evidence import FEATURES, Evidence
 from grace.evidence.trace import TRACE_FEATURES, Trace
 
@@ -30,7 +29,6 @@ EVIDENCE = Evidence(
     trace=Trace(TRACE_ONES, TRACE_ONES, 0.0, TRACE_ONES, TRACE_ONES, 9.0),
 ).to_dict()  # fmt: skip
 TRACE = EVIDENCE["trace"]
-ENDLESS = "does not end within"
 DEEP = '{"evidence": ' + "[" * 100_000 + "]" * 100_000 + "}"
 DAMAGES = [
     Damage("base", "generation_config.json", '{"eos_token_id": ', "is not valid JSON"),
@@ -64,15 +62,6 @@ DAMAGES = [
     Damage("adapter", "tokenizer_config.json", "{", "no tokenizer in"),
     Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),
     Damage("adapter", "chat_template.jinja", "{{ 1 / 0 }}", "the chat template refuses"),
-    *(
-        Damage("adapter", "chat_template.jinja", template, ENDLESS)
-        for template in (
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            "{{ 10 ** (10 ** 10) }}",
-            "{% set x = namespace(s='a') %}"
-            "{% for a in range(99) %}{% set x.s = x.s ~ x.s %}{% endfor %}",
-        )
-    ),
     Damage("base", "config.json", {"num_hidden_layers": 10**7}, "num_hidden_layers is 10,000,000"),
     Damage("base", "config.json", {"text_config": {"n_layer": 10**7}}, "n_layer is 10,000,000"),
     Damage("adapter", "grace.json", DEEP, "is not valid JSON"),
@@ -110,10 +99,7 @@ def test_a_damaged_file_is_named_in_one_line(
     whole: dict[str, Path],
     tmp_path: Path,
     cli: Any,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if damage.says == ENDLESS:
-        monkeypatch.setattr(saved, "SECONDS", 1)
     folder, content = tmp_path / "model", damage.content
     file = shutil.copytree(whole[damage.folder], folder) / damage.file
     if isinstance(content, dict):

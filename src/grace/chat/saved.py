@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,9 +19,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from tokenizers import AddedToken, Tokenizer
 
-SECONDS, MEMORY = 5, 2**31  # of the processor, and bytes, for three chats that take milliseconds
-CHILD = "from grace.chat.saved import render; render()"
-CHATS = (("user",), ("system", "user"), ("system", "user", "assistant", "user"))
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -52,7 +46,6 @@ class SavedTokenizer:
         self.backend_tokenizer.no_truncation()
         self.backend_tokenizer.no_padding()
         self.backend_tokenizer.add_special_tokens(list(named.values()))
-        check_template(self.chat_template, named, folder)
         self._named = named
         ids = {name: self.backend_tokenizer.token_to_id(token) for name, token in named.items()}
         self.bos_token_id, self.eos_token_id = ids.get("bos_token"), ids.get("eos_token")
@@ -157,49 +150,3 @@ def compiled(template: str) -> Template:
         "namespace": PublicNamespace,
     }
     return sandbox.from_string(template)
-
-
-def check_template(template: str | None, named: Mapping[str, str], where: object) -> None:
-    """Try a chat template, a stranger's program, in its own process; refuse one without an end."""
-    if template and not _ends(template, json.dumps(dict(named), sort_keys=True)):
-        raise ModelError(
-            f"the chat template of {where} does not end within {SECONDS} s, or fills the memory; "
-            "correct its chat_template.jinja"
-        )
-
-
-@cache
-def _ends(template: str, named: str) -> bool:
-    """Return whether a template ends; one that fails does so, and says why when it is used."""
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        input=json.dumps([template, json.loads(named), SECONDS]).encode(),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    if child.returncode > 0:
-        raise ModelError(
-            "the process that tries the chat template could not start; "
-            "check that Python has memory left and that grace can be imported"
-        )
-    return child.returncode == 0  # else the kernel has ended it
-
-
-def render() -> None:
-    """Render the template on standard input within the limits; the child's part."""
-    import resource
-
-    template, named, seconds = json.load(sys.stdin)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    for roles in CHATS:
-        chat = [{"role": role, "content": "What is it?"} for role in roles]
-        try:
-            compiled(template).render(messages=chat, add_generation_prompt=True, **named)
-        except MemoryError:
-            os.abort()
-        except Exception:  # it may fail in any way, as long as it ends
-            continue

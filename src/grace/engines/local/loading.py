@@ -16,7 +16,6 @@ import torch
 from grace import plugins
 from grace.chat import with_thinking
 from grace.chat.dating import frozen_date, with_date
-from grace.chat.saved import check_template
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import check_peft, load_adapter, put_rows, read_prompt_ends
@@ -116,10 +115,6 @@ def load_tokenizer(
         raise ModelError(f"no tokenizer in {path}{shown}; {remedy}") from error
     if tokenizer is False or len(tokenizer) == 0:
         raise ModelError(f"no tokenizer in {path}; {remedy}")
-    templates = tokenizer.chat_template or ""
-    named = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    for template in [templates] if isinstance(templates, str) else templates.values():
-        check_template(template, named, path)
     if isinstance(tokenizer.chat_template, str) and not read_card(Path(path)):
         template = with_date(tokenizer.chat_template, date)
         if frozen_date(template):
