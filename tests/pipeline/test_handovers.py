@@ -309,7 +309,7 @@ def test_a_threshold_is_chosen_on_validation_answers_and_checked_on_test_answers
     monkeypatch.setattr(guarantees, "_greedy_answers", lambda context, name: answers[name])
     monkeypatch.setattr(guarantees, "_independent", lambda context: list(range(200)))
     wanted = guarantees._wanted("answer", 0.9, 0.05, None, "grace-es")
-    chosen = guarantees._for_answers(context, wanted)
+    chosen = guarantees._for_answers(context, wanted, mixture=True)
     assert chosen.tau == selective(*answers["validation"], target=0.9, delta=0.05).tau
     assert chosen.test["right"] == (answers["test"][1] & (sure >= chosen.tau)).sum()
 
