@@ -26,16 +26,12 @@ LISTED_ENDS = MOST_IDS - 5
 
 
 class Step(NamedTuple):
-    """One step of an engine: the chosen token and log-probabilities at temperature 1, before top-p.
-
-    `logprobs` has those of the ids that the engine was asked for. `ends` is true if the engine
-    ended the sample here, at an id that it takes for an end token.
-    """
+    """One step of an engine: a chosen token, log-probabilities at temperature 1, before top-p."""
 
     token: int
     logprob: float
-    logprobs: Mapping[int, float]
-    ends: bool = False
+    logprobs: Mapping[int, float]  # of the ids that the engine was asked for
+    ends: bool = False  # the engine takes the token for an end
 
     @property
     def listed(self) -> dict[int, float]:
@@ -44,44 +40,32 @@ class Step(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The outcome of one step for one row: a token, or (`ended`) the end of the response.
-
-    `readings` are those of c at the step, in log-odds. `end` is the log-probability of ending here,
-    in a model without the tokens that are read.
-    """
+    """The outcome of one step for one row: a token, or the end of the response."""
 
     row: int
     token: int
     logprob: float
-    readings: Reading
-    end: float
+    readings: Reading  # of c, in log-odds
+    end: float  # log-probability of ending here, without the tokens that are read
     ended: bool
 
 
 class Scored(NamedTuple):
-    """A given response with its log-probabilities and the readings of c.
-
-    `end_logprob` is that of its end as it is drawn, `end` that in a model without the tokens that
-    are read. `readings` are those at each step in log-odds, those of the end step last.
-    """
+    """A given response with its log-probabilities and the readings of c."""
 
     logprobs: Sequence[float]
-    end_logprob: float
-    end: float
-    readings: Sequence[Reading]
+    end_logprob: float  # of its end as it is drawn
+    end: float  # the same in a model without the tokens that are read
+    readings: Sequence[Reading]  # at each step in log-odds, those of the end step last
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The end tokens of a model (`eos`, besides `<CNF>`, the tokenizer's first), and how c is read.
+    """The end tokens of a model, and how c is read."""
 
-    Without a `readout` the model can be sampled, but has no confidence. Read at `prompt`, `<CNF>`
-    is never drawn.
-    """
-
-    readout: Readout | None
-    eos: tuple[int, ...]
-    read_at: str = "predict"
+    readout: Readout | None  # None: the model has no confidence
+    eos: tuple[int, ...]  # besides `<CNF>`, the tokenizer's first
+    read_at: str = "predict"  # at `prompt`, `<CNF>` is never drawn
     evidence: Evidence | None = None
 
     @classmethod

@@ -60,33 +60,20 @@ MAPPED = math.log(1e6 - 1)  # and where they are read back from c
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The fitted numbers that turn readings and log-probabilities into c.
+    """The fitted numbers that turn readings and log-probabilities into c."""
 
-    Attributes:
-        weights: one per entry of `FEATURES`.
-        center: mean of each feature over the training answers.
-        bias: log-odds added where every feature is at its mean.
-        slope: positive factor on the log-odds.
-        low: smallest value of each feature in training; empty: features are not clipped.
-        high: largest value of each feature in training.
-        limit: bound on the absolute log-odds.
-        adjusted: of a recalibrated model the slopes of the two parts and the offset; else empty.
-        trace: the same for c before the end of a response; None if it was not trained.
-        familiar: how much the readings count by the distance of a prompt; None: always whole.
-        fields: the same for c of a field of a structured answer, by its name, "" for those of any
-            other name; empty if it was not fitted.
-    """
-
-    weights: tuple[float, ...]
-    center: tuple[float, ...]
-    bias: float = 0.0
-    slope: float = 1.0
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    limit: float = CERTAIN
-    adjusted: tuple[float, ...] = ()
-    trace: Trace | None = None
+    weights: tuple[float, ...]  # one per entry of `FEATURES`
+    center: tuple[float, ...]  # mean of each feature in training
+    bias: float = 0.0  # log-odds where every feature is at its mean
+    slope: float = 1.0  # positive factor on the log-odds
+    low: tuple[float, ...] = ()  # of each feature in training; empty: features are not clipped
+    high: tuple[float, ...] = ()  # likewise
+    limit: float = CERTAIN  # of the absolute log-odds
+    adjusted: tuple[float, ...] = ()  # by recalibration: slopes of the two parts, and the offset
+    trace: Trace | None = None  # the same for c before the end
+    # how much readings count at a distance of the prompt; None: always whole
     familiar: Familiar | None = None
+    # of a structured answer, by name, "" for others
     fields: Mapping[str, Evidence] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:

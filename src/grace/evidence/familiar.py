@@ -24,17 +24,11 @@ HALF = 0.5  # familiar prompts are closer to 1 than to 0
 
 @dataclass(frozen=True, slots=True)
 class Familiar:
-    """When a prompt is familiar, and what takes the place of the rows where it is not.
+    """When a prompt is familiar, and what takes the place of the rows where it is not."""
 
-    Attributes:
-        near: the distance up to which a prompt is familiar.
-        weights: of the features of the evidence, less their mean in training.
-        bias: log-odds where every feature is at its mean.
-    """
-
-    near: float
-    weights: tuple[float, ...]
-    bias: float
+    near: float  # distance up to which a prompt is familiar
+    weights: tuple[float, ...]  # of the evidence's features, less their mean in training
+    bias: float  # log-odds where every feature is at its mean
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
@@ -61,10 +55,7 @@ class Familiar:
         return min(max(2 - distance / self.near, 0.0), 1.0) if distance == distance else 0.0
 
     def state(self, distance: float, state: float, away: Sequence[float]) -> float:
-        """Return what counts in place of the readings `state` at a distance.
-
-        `away` are the features, less their mean in training.
-        """
+        """Return what counts for `state` at a distance; `away`: features less their mean."""
         share = self.of(distance)
         alone = self.bias + sum(a * b for a, b in zip(self.weights, away, strict=True))
         return share * state + (1 - share) * alone

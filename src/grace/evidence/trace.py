@@ -47,23 +47,14 @@ READINGS = TRACE_FEATURES[-4:]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The fitted numbers that turn a prefix into c_k.
+    """The fitted numbers that turn a prefix into c_k."""
 
-    Attributes:
-        weights: one per entry of `TRACE_FEATURES`.
-        center: mean of each feature in training.
-        bias: log-odds of c_k where every feature is at its mean.
-        low: smallest value of each feature in training, to which features are clipped.
-        high: largest value of each feature in training.
-        limit: bound on the absolute log-odds of c_k.
-    """
-
-    weights: tuple[float, ...]
-    center: tuple[float, ...]
-    bias: float
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    limit: float
+    weights: tuple[float, ...]  # one per entry of `TRACE_FEATURES`
+    center: tuple[float, ...]  # mean of each feature in training
+    bias: float  # log-odds where every feature is at its mean
+    low: tuple[float, ...]  # of each feature in training, to which it is clipped
+    high: tuple[float, ...]  # likewise
+    limit: float  # of the absolute log-odds
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""

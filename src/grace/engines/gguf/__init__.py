@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +26,7 @@ from grace.config import is_missing
 from grace.engines.gguf.header import read_header
 from grace.engines.unpacked import cache_folder
 from grace.errors import MissingError, ModelError, first_line
+from grace.progress import say
 from grace.store import CARD, digest, replace_directory
 from grace.store.files import writing
 
@@ -147,6 +147,6 @@ def _alone(place: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            print(f"another process is writing {place}; waiting", file=sys.stderr, flush=True)
+            say(f"another process is writing {place}; waiting")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

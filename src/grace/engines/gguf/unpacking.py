@@ -27,6 +27,7 @@ from grace.engines.gguf.header import Header
 from grace.engines.local.loading import DTYPES, no_progress_bar
 from grace.engines.stops import ids_in
 from grace.errors import GraceError, ModelError, first_line
+from grace.progress import say
 
 ENDS = ("eos", "eot", "eom")
 """The end tokens: end of text, end of turn, end of a message before a tool's answer."""
@@ -49,7 +50,7 @@ LLAMA_3 = {
 def unpack(file: Path, header: Header, out: Path, place: Path, dtype: str) -> None:
     """Write the model of a GGUF file to the directory `out`, which is renamed to `place` later."""
     start, kind = time.monotonic(), DTYPES[dtype]
-    _say(
+    say(
         f"{file.name}: unpacking {file.stat().st_size / 1e6:,.0f} MB into "
         f"{kind.itemsize * header.elements / 1e9:.2g} GB of {dtype} weights, once "
         f"(about {_minutes(header)} min on one core); kept in {place}"
@@ -67,7 +68,7 @@ def unpack(file: Path, header: Header, out: Path, place: Path, dtype: str) -> No
     (out / "README.md").write_text(_card(file, header, dtype), encoding="utf-8")
     ends = " ".join(tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id or []))
     template = "with" if tokenizer.chat_template else "without"
-    _say(
+    say(
         f"{file.name}: unpacked in {time.monotonic() - start:.0f} s; {template} a chat template; "
         f"answers end at {ends or 'a token that the file does not name'}"
     )
@@ -89,10 +90,6 @@ def _complete(file: Path, header: Header, tokenizer: Any) -> None:
     """Give a tokenizer what transformers' loader leaves out."""
     tokenizer.chat_template = header.text("tokenizer.chat_template")
     _split_digits(file, header, tokenizer)
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def _minutes(header: Header) -> int:
@@ -193,7 +190,7 @@ def _split_digits(file: Path, header: Header, tokenizer: Any) -> None:
         digits = pre_tokenizers.Digits(individual_digits=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
     else:
-        _say(
+        say(
             f"{file.name}: transformers does not know how it splits words ({kind!r}); rare words "
             "may become other tokens than in training"
         )

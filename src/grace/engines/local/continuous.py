@@ -210,10 +210,7 @@ class ContinuousBatch:
 
 
 class Stream:
-    """Samples of one prompt, which is prefilled once however many are started.
-
-    `tokens` counts the response tokens generated so far, those of stopped samples too.
-    """
+    """Samples of one prompt, prefilled once; `tokens` counts those of stopped samples, too."""
 
     def __init__(self, engine: LocalScorer, prompt: Ids, sampling: Sampling, key: str) -> None:
         self.tokens = 0

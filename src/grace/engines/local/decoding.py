@@ -79,10 +79,7 @@ class Prefilled(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """R rows, with what each has drawn so far; the columns of a record from its step on are void.
-
-    The last column takes what is computed for a row that has ended.
-    """
+    """R rows, with what each has drawn: columns of a record from its step on are void."""
 
     number_R: Tensor  # of each in its continuous batch
     step_R: Tensor  # steps that it has taken
@@ -114,16 +111,13 @@ class Chosen(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """The rows in flight, with their KV cache and their settings.
-
-    `mask_RL` is None where nothing is padded; `width` are the columns in use.
-    """
+    """The rows in flight, with their KV cache and their settings."""
 
     rows: Rows
     sampler: SamplerState
     cache: Any
-    mask_RL: Tensor | None
-    width: int
+    mask_RL: Tensor | None  # None where nothing is padded
+    width: int  # columns in use
 
     @classmethod
     @torch.inference_mode()

@@ -19,15 +19,12 @@ from grace.engines.structured import Allowed
 
 
 class SampleRequest(NamedTuple):
-    """Prompts with the same sampling settings; `keys` name them for the random numbers.
-
-    `allowed` says for each row which tokens its form allows; empty: any.
-    """
+    """Prompts with the same sampling settings."""
 
     prompts: Sequence[Ids]
     sampling: Sampling
-    keys: Sequence[str]
-    allowed: Sequence[Allowed] = ()
+    keys: Sequence[str]  # name the prompts for the random numbers
+    allowed: Sequence[Allowed] = ()  # by the form of each row; empty: any token
 
     @property
     def rows(self) -> int:
