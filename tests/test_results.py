@@ -43,11 +43,14 @@ def test_a_table_follows_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     results.keep(tmp_path, "try")
     page = "<!-- table: methods try sums -->\nold\n<!-- end -->\n"
     page += "<!-- table: costs try sums -->\n<!-- end -->\n"
+    page += "<!-- table: pairs try/sums try/sums/sums -->\n<!-- end -->\n"
     made = results.written(page)
     assert "old" not in made and results.written(made) == made
     assert "| GrACE | 3.0 / 15.0 / 80.0 |  |  |\n| Platt scaling" in made
     assert "| Platt scaling | 3.0 / 20.0 / 80.0 | **-5.0 [-6.0, -4.0]** | - |" in made
     assert "| GrACE | - | - | - |" in made
+    row = " | ".join(["3.0 / 20.0 / 80.0", "**-5.0 [-6.0, -4.0]**"] * 2)
+    assert "|  | sums | " in made and f"| Platt scaling | {row} |" in made
 
 
 def test_not_worse_is_said_with_a_margin_that_the_interval_keeps() -> None:

@@ -104,19 +104,45 @@ def _round(value: Any) -> Any:
 
 def methods(name: str, task: str, train_task: str = "") -> list[str]:
     """Every estimator on one task, and GrACE minus it in points; bold where that excludes 0."""
-    apart = {
+    apart = _apart(name, task, train_task)
+    rows = [
+        [
+            label(cell["estimator"]),
+            _three(cell),
+            *(_gap(apart, cell["estimator"], metric) for metric in METRICS[1:]),
+        ]
+        for cell in _cells(name, task, train_task)
+    ]
+    return _table(["", "ECE ↓ / Brier ↓ / AUROC ↑", "GrACE minus it: Brier", "AUROC"], rows)
+
+
+def pairs(*cells: str) -> list[str]:
+    """Every estimator on several NAME/TASK or NAME/TASK/FITTED ON, and GrACE's Brier minus its."""
+    rows: dict[str, list[str]] = {}
+    heads = [""]
+    for cell in cells:
+        where = cell.split("/")
+        apart = _apart(*where)
+        heads += [", fitted on ".join(where[1:]), "GrACE minus it: Brier"]
+        for entry in _cells(*where):
+            other = entry["estimator"]
+            row = rows.setdefault(other, [label(other)])
+            row += [_three(entry), _gap(apart, other, "brier")]
+    return _table(heads, rows.values())
+
+
+def _apart(name: str, task: str, train_task: str = "") -> dict[tuple[str, str], Sequence[float]]:
+    """Return GrACE minus another on one task, by the other and the metric."""
+    return {
         (entry["b"], entry["metric"]): entry["values"]
         for entry in _report(name)["against"]
         if (entry["a"], entry["task"]) == ("grace", task)
         and entry.get("train_task", task) == (train_task or task)
     }
-    rows = []
-    for cell in _cells(name, task, train_task):
-        other = cell["estimator"]
-        gaps = ("" if other == "grace" else _points(apart.get((other, m))) for m in METRICS[1:])
-        means = " / ".join(_percent(cell[metric][0]) for metric in METRICS)
-        rows.append([label(other), means, *gaps])
-    return _table(["", "ECE ↓ / Brier ↓ / AUROC ↑", "GrACE minus it: Brier", "AUROC"], rows)
+
+
+def _gap(apart: dict[tuple[str, str], Sequence[float]], other: str, metric: str) -> str:
+    return "" if other == "grace" else _points(apart.get((other, metric)))
 
 
 def costs(name: str, task: str) -> list[str]:
@@ -139,7 +165,7 @@ def short(*cells: str) -> list[str]:
         by = {entry["estimator"]: entry for entry in entries}
         where = f"{_backbone(entries[0]['backbone'])}, {cell.split('/')[1]}"
         seeds = str(len(by["grace"]["seeds"]))
-        shown = (_three(by[one]) for one in columns)
+        shown = (_three(by[one], marked=True) for one in columns)
         rows.append([where, seeds, *shown])
     heads = [f"**{label(columns[0])}**", *map(label, columns[1:])]
     return _table(["backbone, questions", "seeds", *heads], rows)
@@ -211,12 +237,15 @@ def parts(name: str, backbone: str, task: str) -> list[str]:
 def speed(name: str) -> list[str]:
     """What the benchmarks stored with `--keep`: the median and range of the rounds of each."""
     rows = []
+    commands: dict[str, int] = {}  # and their numbers
     for what, (shown, goal) in SPEED.items():
         for row in (row for row in _report(name) if row["what"] == what):
             low, high = (f"{end:.2f}" for end in row["range"])
             spread = f" [{low}, {high}]" if row["rounds"] > 1 else ""
-            rows.append([shown, f"{row['median']:.2f}{spread}", goal, f"`{row['command']}`"])
-    return _table(["what is compared", "measured", "goal", "command"], rows)
+            number = commands.setdefault(row["command"], len(commands) + 1)
+            rows.append([shown, f"{row['median']:.2f}{spread}", goal, str(number)])
+    listed = [f"{number}. `{command}`" for command, number in commands.items()]
+    return [*_table(["what is compared", "measured", "goal", "command"], rows), "", *listed]
 
 
 def _backbone(name: str) -> str:
@@ -321,6 +350,7 @@ BACKBONES = {
 }
 KINDS: dict[str, Callable[..., list[str]]] = {
     "methods": methods,
+    "pairs": pairs,
     "costs": costs,
     "short": short,
     "brier": brier,
@@ -356,8 +386,9 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _three(cell: Entry) -> str:
-    return " / ".join(_best(cell[metric]) for metric in METRICS)
+def _three(cell: Entry, *, marked: bool = False) -> str:
+    cells = (cell[metric] for metric in METRICS)
+    return " / ".join(_best(values) if marked else _percent(values[0]) for values in cells)
 
 
 def _best(values: Sequence[Any]) -> str:
