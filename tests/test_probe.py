@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import grace.probe as probe_module
+import grace.methods.paper.probe as probe_module
 from grace.errors import DataError, UserInputError
-from grace.probe import assign_folds, kfold_scores
+from grace.methods.paper.probe import assign_folds, kfold_scores
 
 
 def problem(count: int, width: int, dtype: Any = np.float64, seed: int = 0) -> tuple[Any, Any, Any]:
@@ -35,19 +35,23 @@ def by_scikit_learn(features: Any, labels: Any, fold_N: Any, lam: float) -> np.n
 @pytest.mark.parametrize("width", [20, 300], ids=["primal", "dual"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-4)])
 def test_scores_equal_scikit_learns_ridge_fitted_fold_by_fold(
-    width: int, dtype: Any, tolerance: float
+    width: int, dtype: Any, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(probe_module, "LAMBDAS", (0.1,))
     features, labels, groups = problem(200, width, dtype)
-    scores = kfold_scores(features, labels, groups, folds=5, lambdas=(0.1,))
+    scores = kfold_scores(features, labels, groups, folds=5)
     oracle = by_scikit_learn(features, labels, assign_folds(groups, 5), 0.1)
     np.testing.assert_allclose(scores, oracle, atol=tolerance)
 
 
-def test_float32_survives_features_with_a_huge_common_offset() -> None:
+def test_float32_survives_features_with_a_huge_common_offset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_module, "LAMBDAS", (0.01,))
     features, labels, groups = problem(300, 10)
     features[:, 3] += 3000.0
-    exact = kfold_scores(features, labels, groups, folds=5, lambdas=(0.01,))
-    single = kfold_scores(features.astype(np.float32), labels, groups, folds=5, lambdas=(0.01,))
+    exact = kfold_scores(features, labels, groups, folds=5)
+    single = kfold_scores(features.astype(np.float32), labels, groups, folds=5)
     np.testing.assert_allclose(single, exact, atol=1e-4)
 
 
@@ -74,20 +78,17 @@ def test_the_fold_that_is_scored_takes_no_part_in_choosing_its_lambda(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     features, labels, groups = problem(120, 15)
-    fold_N, row_of = (
-        assign_folds(groups, 5),
-        {value: row for row, value in enumerate(features[:, 0])},
-    )
+    fold_N = assign_folds(groups, 5)
     fits: list[tuple[int, set[int]]] = []
-    real = probe_module._ridge
+    real = probe_module._scores
 
-    def ridge(features_ND: Any, label_N: Any, lambdas: Any, blocks: Any) -> Any:
-        seen = {int(fold_N[row_of[value]]) for value in features_ND[:, 0]}
-        fits.append((len(lambdas), set(range(5)) - seen))
-        return real(features_ND, label_N, lambdas, blocks)
+    def scores(features_ND: Any, label_N: Any, train_N: Any, held_N: Any, lambdas: Any) -> Any:
+        fits.append((len(lambdas), set(range(5)) - set(fold_N[train_N].tolist())))
+        return real(features_ND, label_N, train_N, held_N, lambdas)
 
-    monkeypatch.setattr(probe_module, "_ridge", ridge)
-    kfold_scores(features, labels, groups, folds=5, lambdas=(0.1, 1.0))
+    monkeypatch.setattr(probe_module, "_scores", scores)
+    monkeypatch.setattr(probe_module, "LAMBDAS", (0.1, 1.0))
+    kfold_scores(features, labels, groups, folds=5)
     for fold in range(5):
         *choosing, (tried, held) = fits[4 * fold : 4 * fold + 4]
         assert (tried, held) == (1, {fold})
@@ -102,22 +103,13 @@ def test_pure_noise_scores_no_better_than_chance() -> None:
     assert np.square(scores - labels).mean() > 0.24
 
 
-def test_blocks_give_a_narrow_part_the_weight_of_a_wide_one() -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.random(300) < 0.5
-    narrow = labels[:, None] + rng.normal(size=(300, 1))
-    features = np.concatenate([rng.normal(size=(300, 250)), narrow], axis=1)
-    groups = np.arange(300)
-    plain = np.square(kfold_scores(features, labels, groups) - labels).mean()
-    blocks = np.square(kfold_scores(features, labels, groups, blocks=(250, 1)) - labels).mean()
-    assert blocks < plain
-
-
-def test_with_two_folds_nothing_is_left_to_choose_a_penalty_on() -> None:
+def test_with_two_folds_nothing_is_left_to_choose_a_penalty_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     features, labels, groups = problem(80, 60)
-    largest = kfold_scores(features, labels, groups, folds=2, lambdas=[100.0])
     scores = kfold_scores(features, labels, groups, folds=2)
-    np.testing.assert_array_equal(scores, largest)
+    monkeypatch.setattr(probe_module, "LAMBDAS", (100.0,))
+    np.testing.assert_array_equal(scores, kfold_scores(features, labels, groups, folds=2))
 
 
 def test_there_is_at_most_one_fold_per_question_and_one_question_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What all fits share: checked features, folds grouped by question, and the linear probe.
+"""What all fits share: labels, folds grouped by question, sources, and features that vary.
 
 Shapes: N rows, D features.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import collections
 import heapq
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.errors import DataError, UserInputError
+from grace.errors import DataError
 
 Array = NDArray[Any]
 
@@ -22,22 +21,6 @@ FOLDS = 5  # fewer if there are fewer questions
 FEWEST = 20  # answers of a source
 SEVERAL = 3  # sources from which on folds leave out sources
 SPREAD = 1e-3  # features with a smaller standard deviation in training are left out
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A fitted linear probe: `(x - mean) / scale @ weights + bias`."""
-
-    weights: Array
-    bias: float
-    mean: Array
-    scale: Array
-
-    def predict(self, features_ND: Array) -> Array:
-        """Return the uncalibrated score of every row, float64 of shape (N,)."""
-        centred_ND = np.asarray(features_ND, dtype=np.float64) - self.mean
-        scores_N: Array = centred_ND @ (self.weights / self.scale) + self.bias
-        return scores_N
 
 
 def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDArray[np.float64]:
@@ -124,24 +107,6 @@ def varying(features_NF: Array) -> Array:
     # their mean would vary in its last bit, and a fit would give that a huge weight
     varying_NF: Array = np.where(features_NF.std(0) < SPREAD, 0.0, features_NF)
     return varying_NF
-
-
-def checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
-    """Return features and labels as float64."""
-    features_ND = np.asarray(features_ND, dtype=np.float64)
-    label_N = np.asarray(labels_N, dtype=np.float64)
-    if features_ND.ndim != 2 or len(features_ND) != len(label_N):
-        raise UserInputError(
-            f"probe features have shape {features_ND.shape} for {len(label_N)} labels; "
-            "give one row of features per label"
-        )
-    finite_N = np.isfinite(features_ND).all(axis=1)
-    if not finite_N.all():
-        raise UserInputError(
-            f"probe features of row {int(np.argmin(finite_N))} are not finite; extract the "
-            "features again in float32"
-        )
-    return features_ND, label_N
 
 
 def spread(features_ND: Array) -> Array:

@@ -2,6 +2,7 @@
 
 In the order in which to read it:
 
+    probe.py        scores of the responses, by probes that have not seen them (section 3.2.2)
     targets.py      a target for every response: the accuracy of its bin (section 3.2.2)
     examples.py     prompt, response and `<CNF>`; the order of the examples
     loss.py         (t - c)^2 + gamma * SFT, and how the ablations differ (eq. 7)

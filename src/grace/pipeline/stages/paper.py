@@ -49,8 +49,8 @@ def fit_run(context: Context) -> None:
 
 def make_run_targets(context: Context) -> tuple[Any, Targets]:
     """Return the probe's scores of the training responses, out of fold, and their targets."""
+    from grace.methods.paper.probe import kfold_scores
     from grace.methods.paper.targets import make_targets
-    from grace.probe import kfold_scores
 
     paper, split = context.settings.paper, context.directory.split("train")
     cluster_of = {question.id: question.cluster for question in split.questions.read()}
