@@ -14,8 +14,8 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
 from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
-from grace.methods.grace.fit import fit_readout
-from grace.methods.grace.trace import STEPS, Steps, draw_steps, fit_trace
+from grace.methods.grace.fit import Steps, fit_readout
+from grace.methods.grace.trace import STEPS, draw_steps, fit_trace
 from grace.metrics import ece
 from made_up_evidence import TRACE
 

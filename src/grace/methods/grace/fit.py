@@ -22,11 +22,11 @@ import numpy as np
 from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
 from grace.engines import LAST, Features
-from grace.evidence import Evidence
+from grace.evidence import Evidence, clipped
 from grace.evidence.familiar import Familiar
+from grace.evidence.trace import READINGS, features_at
 from grace.methods.grace.prompts import Prompts, describe
 from grace.methods.grace.rounding import round_rows
-from grace.methods.grace.trace import Steps
 from grace.probe.logistic import (
     EVERY_FOLD,
     FIRST,
@@ -46,6 +46,30 @@ DOUBT = 3.0  # a gain over the likelihood counts from the root of this many stan
 SURE = 4.0  # the slope of the likelihood counts from this likelihood ratio on
 COMPARED = 5_000  # most answers on which a layer is rated; the time grows as their square or cube
 RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared norm of a state
+
+
+class Steps(NamedTuple):
+    """B steps of each response."""
+
+    at_NBD: Array  # hidden states there
+    mean_NBD: Array  # mean of the tokens before each; the prompt's end if none
+    first_ND: Array  # of the prompts' ends
+    step_NB: Array  # number of tokens before each
+    logprobs: Sequence[Sequence[float]]  # of all tokens of each response
+
+    def placed(self) -> list[Array]:
+        """Return the states that count at each step, (N, B, D), in the order of `PLACES`."""
+        first_NBD = np.broadcast_to(self.first_ND[:, None], self.at_NBD.shape)
+        return [self.at_NBD, first_NBD, self.mean_NBD]
+
+    def features(self, reading_NBQ: Array) -> Array:
+        """Return the `TRACE_FEATURES` (M, F) for readings pooled at the steps."""
+        rows = zip(self.logprobs, self.step_NB, reading_NBQ, strict=True)
+        return varying(np.concatenate([features_at(clipped(row[0]), *row[1:]) for row in rows]))
+
+    def known(self) -> Array:
+        """Return those of the `TRACE_FEATURES` that need no readings, (M, F)."""
+        return self.features(np.zeros((*self.step_NB.shape, len(PLACES))))[:, : -len(READINGS)]
 
 
 class Fit(NamedTuple):

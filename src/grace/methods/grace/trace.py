@@ -7,60 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from grace.cnf import PLACES
-from grace.evidence import clipped
-from grace.evidence.trace import READINGS, TRACE_FEATURES, Trace, features_at
+from grace.evidence.trace import TRACE_FEATURES, Trace
+from grace.methods.grace.fit import Fit, Steps
 from grace.probe.logistic import fit_logistic
-from grace.probe.rows import Array, varying
+from grace.probe.rows import Array
 
 STEPS = 8  # steps of each response on which a trace is fitted
-
-
-class Steps(NamedTuple):
-    """B steps of each response."""
-
-    at_NBD: Array  # hidden states there
-    mean_NBD: Array  # mean of the tokens before each; the prompt's end if none
-    first_ND: Array  # of the prompts' ends
-    step_NB: Array  # number of tokens before each
-    logprobs: Sequence[Sequence[float]]  # of all tokens of each response
-
-    def placed(self) -> list[Array]:
-        """Return the states that count at each step, (N, B, D), in the order of `PLACES`."""
-        first_NBD = np.broadcast_to(self.first_ND[:, None], self.at_NBD.shape)
-        return [self.at_NBD, first_NBD, self.mean_NBD]
-
-    def features(self, reading_NBQ: Array) -> Array:
-        """Return the `TRACE_FEATURES` (M, F) for readings pooled at the steps."""
-        rows = zip(self.logprobs, self.step_NB, reading_NBQ, strict=True)
-        return varying(np.concatenate([features_at(clipped(row[0]), *row[1:]) for row in rows]))
-
-    def known(self) -> Array:
-        """Return those of the `TRACE_FEATURES` that need no readings, (M, F)."""
-        return self.features(np.zeros((*self.step_NB.shape, len(PLACES))))[:, : -len(READINGS)]
-
-
-class FittedRows(Protocol):
-    """What a trace needs of the fit of the rows (`grace.methods.grace.fit.Fit`)."""
-
-    @property
-    def weights_QD(self) -> Array:
-        """The rows that ship, as differences from that of `<NOC>`."""
-        ...
-
-    @property
-    def held_out_KQD(self) -> Array:
-        """The same of the fits that leave out each of K folds."""
-        ...
-
-    @property
-    def fold_N(self) -> Array:
-        """The fold of each response."""
-        ...
 
 
 class TraceFit(NamedTuple):
@@ -79,7 +35,7 @@ def draw_steps(counts: Sequence[int], seed: int) -> Array:
 
 
 def fit_trace(
-    fit: FittedRows, along: Steps, labels_N: Array, groups_N: Sequence[Hashable], *, seed: int = 0
+    fit: Fit, along: Steps, labels_N: Array, groups_N: Sequence[Hashable], *, seed: int = 0
 ) -> TraceFit:
     """Fit the final grade on the features of steps; the readings have not seen the question."""
     found = [_held_out(state, fit, place) for place, state in enumerate(along.placed())]
@@ -105,7 +61,7 @@ def fit_trace(
     return TraceFit(trace, made.losses.reshape(-1, width).mean(1))
 
 
-def _held_out(states_NBD: Array, fit: FittedRows, place: int) -> Array:
+def _held_out(states_NBD: Array, fit: Fit, place: int) -> Array:
     """Return readings (N, B) by rows fitted without the question, aligned with those that ship."""
     read_NB = states_NBD @ fit.weights_QD[place]
     read_NBK = states_NBD @ fit.held_out_KQD[:, place].T

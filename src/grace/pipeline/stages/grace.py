@@ -21,9 +21,9 @@ from grace.engines import LAST, Features, LayerStates, StepStates
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.methods.grace.fields import FieldColumns
-from grace.methods.grace.fit import Fit, choose_layer, fit_readout, knowing_prompts, read_by
+from grace.methods.grace.fit import Fit, Steps, choose_layer, fit_readout, knowing_prompts, read_by
 from grace.methods.grace.prompts import Prompts
-from grace.methods.grace.trace import STEPS, Steps, fit_trace
+from grace.methods.grace.trace import STEPS, fit_trace
 from grace.pipeline.context import Context
 from grace.pipeline.stages.features import STEP, layers_to_read, read_array, read_layer
 from grace.pipeline.stages.metadata import adapter_metadata
