@@ -378,8 +378,8 @@ def _cells(name: str, task: str, train_task: str = "") -> list[Entry]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(map(as_code, line)) + " |" for line in lines]
+    first, *lines = ("| " + " | ".join(map(as_code, line)) + " |" for line in (head, *rows))
+    return [first, "|" + "---|" * len(head), *lines]
 
 
 def _percent(value: float | None) -> str:
