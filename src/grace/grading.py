@@ -151,8 +151,10 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
     kind = answers.kind_of(question.answers, question.choices)
     if kind != "open":
         return GRADERS[kind](text, question, threshold)
-    said = short_answer(text)
-    return bool(said) and any(answers.alike(one, said, threshold) for one in question.answers)
+    said = answers.text.answered(text)
+    if not said or answers.text.hedges(said, question.answers):
+        return False
+    return any(answers.alike(one, said, threshold) for one in question.answers)
 
 
 def said_in(value: Any) -> str:

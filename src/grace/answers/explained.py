@@ -27,6 +27,10 @@ _BY_ITSELF = re.compile(
     r"(?=\s+is\s+(?:the\s+)?(?:correct|right|best)\b)",
     re.M,
 )
+_BESIDE = re.compile(
+    r"((?:\b(?:or|and|but)\b|[,/&+])\W*(?:(?:maybe|possibly|perhaps|also|even)\s+)?)([A-J])"
+    r"(?=\W*\Z|\s*[.,;()*\]}]|\s+(?:is|are|or|and)\b)"
+)
 _SENTENCE = re.compile(r"(?<=[.!?])[*_\"'\u201d)]*\s+(?![a-z])|\n+")
 _QUALIFIED = (
     r"(?:(?:correct|right)(?!\s+(?:for|about|in|when|only)\b)|best(?!.known\b)|most\s+(?:likely|"
@@ -87,6 +91,12 @@ def chosen(said: str, choices: Mapping[str, str]) -> str | None:
         if concludes or any(pattern.search(sentence) for pattern in _CHOSEN):
             found |= mentions
     return found.pop() if len(found) == 1 else None
+
+
+def mentions(said: str, choices: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the letter of each option that is mentioned, with the text up to the next."""
+    _, *parts = _mentioned(_BESIDE.sub(rf"\1{_TOKEN}\2", said), choices).split(_TOKEN)
+    return [(part[0], part[1:]) for part in parts if part]
 
 
 def _mentioned(said: str, choices: Mapping[str, str]) -> str:

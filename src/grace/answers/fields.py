@@ -11,6 +11,8 @@ import json
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
+from grace.answers.finding import after_thoughts
+
 SPACE = " \t\n\r"
 INSIDE = {'"': '"', "[": "]"}  # what encloses a value that is written between two signs
 Path = tuple[str, ...]
@@ -26,7 +28,8 @@ class Spot(NamedTuple):
 
 def fields_in(text: str) -> dict[str, Spot]:
     """Return the fields of the first JSON object in a text; of a cut one, the complete ones."""
-    at = max(0, text.rfind("</think>"))
+    at, end = after_thoughts(text)
+    text = text[:end]
     while (at := text.find("{", at)) >= 0:
         reader = _Reader(text, at)
         with contextlib.suppress(ValueError, IndexError, RecursionError):  # malformed, or cut

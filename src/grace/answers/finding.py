@@ -1,8 +1,9 @@
 r"""Find where in a response its answer is given.
 
 The order is: the last `\boxed{}`, a label (`Answer:`, `Guess:`, `Final answer:`, in other
-languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line. An
-option that is found in none of these may be what an explanation calls the answer (`explained`).
+languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line that is
+no question. An option that is found in none of these may be what an explanation calls the answer
+(`explained`). Thoughts say nothing, and what is corrected is forgotten.
 """
 
 from __future__ import annotations
@@ -15,6 +16,15 @@ from collections.abc import Iterator
 
 MOST = 20  # labels that are looked at
 LONGEST = 4000  # characters after a label
+JOINING = {
+    *("or", "and", "oder", "und", "ou", "et", "или", "и", "或", "或者", "和", "but", "it", "this"),
+    *("maybe", "possibly", "perhaps", "probably", "likely", "also", "even", "either", "might"),
+    *("could", "may", "be", "to", "option", "choice", "answer"),
+}
+"""Words between two answers of which either may be meant."""
+_DOUBTED = re.compile(
+    r"^[^.;\n]*\b(?:but|or|though)\b[^.;\n]*\b(?:might|could|maybe|perhaps|possibly)\b[^.;\n]*$"
+)
 _FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
 _WORDS = (
     "answer|ans|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
@@ -25,17 +35,18 @@ _ADJECTIVES = (
     "the|my|your|final|correct|right|best|short|die|richtige|endgültige|la|bonne|correcta|final|"
     "a|resposta|правильный|最终|最終|正确|正確|최종"
 )
-_LABEL = re.compile(
+_LABELLED = (
     rf"^[ \t*_#>{{\"'-]*(?:(?:{_ADJECTIVES})\s*){{0,3}}(?:{_WORDS})"
-    r"(?:\s+(?:finale?|correcta|correcte))?[*_\"']*[ \t]*:[*_]*",
-    re.I | re.M,
+    r"(?:\s+(?:finale?|correcta|correcte))?[*_\"']*[ \t]*(?::[*_]*|\n(?=\s*\S))"
 )
-_ANYWHERE = re.compile(rf"(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*", re.I)
+_LABEL = re.compile(_LABELLED, re.I | re.M)
+_ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*", re.I | re.M)
 _STATED = re.compile(
     r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*"
     r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
     r"|\b(?:antwort|antwoord|réponse|respuesta|resposta|risposta)\s+(?:\w+\s+)?"
-    r"(?:ist|lautet|est|es|é|è|is)|(?:答案|正确选项)(?:是|为))\s*(?!\s*not\b):?",
+    r"(?:ist|lautet|est|es|é|è|is)|(?:答案|正确选项)(?:是|为)|[故应所以]选|选择)"
+    r"\s*(?!\s*not\b):?",
     re.I,
 )
 _CONCLUDED = re.compile(
@@ -45,7 +56,26 @@ _CONCLUDED = re.compile(
     r"(?!(?:is|are|was|were|do|does|did|far|that|much|many)\b)",
     re.I | re.M,
 )
+_THOUGHT_ENDS = re.compile(
+    r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]"
+    r"|(?:<\|channel\|>|\bassistant)final(?:<\|message\|>)?"
+)
+_THOUGHT_BEGINS = re.compile(
+    r"<(?:think|thinking|thought|reasoning)>|\[THINK\]|<\|channel\|>analysis"
+)
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
+_KEYED = re.compile(  # in JSON
+    r"\"(?:(?:final|correct)[ _]?)?(?:answer|guess|choice|option)\"\s*:\s*"
+    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+))",
+    re.I,
+)
+_CORRECTED = re.compile(
+    r"(?:^|[.!?]\s)\W*(?:(?:no|oh|hmm)\W+)?(?:wait|actually|correction|sorry|on second "
+    r"thought|i made an? \w+|let me (?:re-?(?!peat)\w+|correct))\b",
+    re.I | re.M,
+)
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.I | re.S)
+_ITEM = re.compile(r"[-*\u2022]\s|\(?(?:\d{1,2}|[A-Ja-j])[.)]")
 _NEXT = re.compile(  # a model that goes on writes the next question, too
     r"\n[ \t]*[*_#>]*[ \t]*(?:question|q|human|user|problem|frage|pregunta|问题|問題)"
     r"[ \t]*\d*[*_]*\s*:",
@@ -60,9 +90,33 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFC", text).translate(_FULLWIDTH)
 
 
+def after_thoughts(text: str) -> tuple[int, int]:
+    """Return where a text says something: after its reasoning, nowhere in one without an end."""
+    closed = _last(_THOUGHT_ENDS, text)
+    start = closed.end() if closed else 0
+    opened = _THOUGHT_BEGINS.search(text, start)
+    return start, opened.start() if opened else len(text)
+
+
 def spoken(text: str) -> str:
-    """Return what a response says: after the reasoning, before a next question."""
-    text = _TAGGED.sub(r"\nAnswer: \1\n", plain(text).rpartition("</think>")[2]).strip()
+    """Return what a response says: after the reasoning and corrections, before a next question."""
+    start, end = after_thoughts(text)
+    text = _TAGGED.sub(r"\nAnswer: \1\n", plain(text[start:end]))
+    text = _FENCE.sub("", _KEYED.sub(_as_label, text)).strip()
+    text = _before_next(text)
+    for found in reversed([*_CORRECTED.finditer(text)][-MOST:]):
+        rest = text[found.end() :]
+        if any(marked(rest)):
+            return rest
+    return text
+
+
+def _as_label(found: re.Match[str]) -> str:
+    """Return the answer among the names of a JSON object with a label of its own."""
+    return f"\nAnswer: {found[1] or found[2] or ''}\n"
+
+
+def _before_next(text: str) -> str:
     for cut in _NEXT.finditer(text):
         before = text[: cut.start()].rstrip("*_ \n")
         if before[-1:] != ":":  # "Let me repeat it:"
@@ -74,7 +128,15 @@ def short_answer(text: str) -> str:
     """Return the part that answers: boxed, labelled or after ####, else the first line."""
     said = spoken(text)
     marked = [*boxed(said), *labelled(said), *hashed(said)]
-    return marked[0] if marked else next(filter(None, map(str.strip, said.splitlines())), "")
+    return marked[0] if marked else opening(said)[0]
+
+
+def opening(said: str) -> list[str]:
+    """Return the lines that are not blank, without a question or an announcement before others."""
+    found = [*lines(said)] or [""]
+    if len(found) > 1 and found[0][-1] in "?:" and len(found[0].split()) > 2:
+        return found if _ITEM.match(found[1]) else found[1:]
+    return found
 
 
 def marked(said: str) -> Iterator[str]:
@@ -131,6 +193,13 @@ def concluded(said: str) -> str:
     if line.endswith(":") and after:
         line, *after = after
     return "" if len(after) > 1 else line[:LONGEST]
+
+
+def joined(between: str) -> bool:
+    """Return whether what stands between two answers leaves open which of them is meant."""
+    words = re.findall(r"[^\W\d_]+", between.casefold())
+    alike = all(word in JOINING for word in words) and bool(words or re.search("[,/&+]", between))
+    return alike or _DOUBTED.search(between) is not None
 
 
 def lines(said: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ neither is its end. Fractions keep the values exact.
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import re
 import unicodedata
@@ -14,9 +15,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from grace.answers.finding import lines, marked, plain, spoken
+from grace.answers.finding import joined, marked, opening, plain, spoken
 
-SCALES = {
+SCALES: dict[str, int] = {
     "hundred": 10**2,
     "thousand": 10**3,
     "lakh": 10**5,
@@ -24,6 +25,8 @@ SCALES = {
     "crore": 10**7,
     "billion": 10**9,
     "trillion": 10**12,
+    **{sign: 10**4 for sign in "万萬만"},
+    **{sign: 10**8 for sign in "亿億억"},
 }
 ABBREVIATED = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9}
 _TEENS = (
@@ -37,7 +40,10 @@ COUNTED = {
 }
 """English words for numbers, without those of `SCALES`."""
 ORDINALS = ("st", "nd", "rd", "th")
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
+_ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
+    " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+)
 _ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
 ORDINAL_WORDS, ROMAN = _ORDINALS.split(), _ROMAN.split()
 _SPELT = (  # names of one unit; those of one line exclude each other
@@ -91,14 +97,19 @@ _TYPED = str.maketrans(
         "\u2217": "*",
         "\u2212": "-",
         "\u2215": "/",
+        "√": "sqrt",
+        **{chr(0x2080 + digit): str(digit) for digit in range(10)},  # H₂O
     }
 )
 _GAP = " \u00a0\u202f\u2007\u2008\u2009\u200a"
+_IDEOGRAPH = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # is no part of a number's word
+_BESIDE_IDEOGRAPH = re.compile(rf"(?<=\d)(?={_IDEOGRAPH})|(?<={_IDEOGRAPH})(?=\d)")
 _DIGIT_OR_FRACTION = re.compile(r"[^\x00-\x7f]")
 _RAISED = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _DOWN = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
 _LATEX = (
-    (r"(?<=\d)(?:\{,\}|\\,\\!)(?=\d)", ","),
+    (r"(?<=\d)(?:\{,\}|\\,\\!|,\\!\s?)(?=\d)", ","),
+    (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
     (r"(?<=\d)\{?(?:\\[,;:! ]|~|\\thinspace)\}?(?=\d)", "\u2009"),
     (r"\\[()\[\],;:! ]|\\\\|\\q?quad\b|\\(?:left|right|displaystyle)\b|~", " "),
     (r"\\(?:times|cdot)(?![a-zA-Z])", "\u00d7"),
@@ -110,6 +121,7 @@ _LATEX = (
         r"\1",
     ),
     (r"\\[dtc]?frac\s*(?:\{\s*([-\d.,]+)\s*\}|(\d))\s*(?:\{\s*([\d.,]+)\s*\}|(\d))", r" \1\2/\3\4"),
+    (r"\\frac\s*\{\s*(\\?\w+)\s*\}\s*\{\s*(\\?\w+)\s*\}", r"\1/\2"),
     (r"\\([A-Za-z]+)\s*\{([^{}]*)\}(?:\{([^{}]*)\})?", r"\1\2\3"),  # sqrt2: no number
     (r"\^\s*[{(]\s*([-+]?\d+)\s*[})]", r"^\1"),
     (r"\\(?=[A-Za-z])", ""),
@@ -131,17 +143,21 @@ _MORE = re.compile(r"(?:[-:/]\d+(?:[.,]\d+)*)+")  # a date, a time, a range
 _LETTERS = re.compile(r"[^\W\d_]+")
 _IN_WORDS = re.compile(
     rf"\W*(?P<minus>(?:minus|negative)\s+)?(?P<words>(?:{'|'.join(COUNTED)})\b"
-    rf"(?:(?:\s+and)?[\s-]+(?:{'|'.join([*COUNTED, *SCALES])})\b)*)",
+    rf"(?:(?:\s+and)?[\s-]+(?:{'|'.join([*COUNTED, *SCALES])})\b)*)"
+    r"(?![\s-]+(?:half|halves|thirds?|quarters?)\b)",
     re.I,
 )
-_SCALE = re.compile(rf"[ -]?({'|'.join(SCALES)})s?\b", re.I)
+_SCALE = re.compile(rf"[ -]?({'|'.join(SCALES)})(?:(?<=[^\x00-\x7f])|s?\b)", re.I)
 _PERCENT = re.compile(r"\s?(?:%|percent\b|per cent\b|pct\b)", re.I)
 _OPERATOR = re.compile(r"[ \t]*(?:[+\u00d7*÷/·][ \t]*[\w($]|[xX][ \t]*\d|-[ \t]+\d)|\^")
 _OPERAND = re.compile(r"[\w)%][ \t]*(?:[+\u00d7*÷/·^]|(?<=[\d\s])[xX](?=\s))[ \t]*$")
 _CURRENCY = re.compile(r"(?:\b[A-Z]{1,2}[$]|[$€£¥₹₩]|(?<![^\W_])(?:Rs|USD|EUR|GBP)\.?)\s?$", re.I)
 _SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
 _MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
-_DENIED = re.compile(r"\bnot\s+\W*\Z", re.I)
+_DENIED = re.compile(
+    r"\b(?:not|except|(?:any|every|all)\w*(?:\s+\w+)?\s+but|(?:other|rather)\s+than|instead\s+of)\s+\W*\Z",
+    re.I,
+)
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
 
@@ -166,7 +182,7 @@ def typed(text: str) -> str:
     if not text.isascii():
         text = text.translate(_DASHES).translate(_TYPED)
         text = _RAISED.sub(lambda raised: "^" + raised[0].translate(_DOWN), text)
-        text = _DIGIT_OR_FRACTION.sub(_as_digits, text)
+        text = _BESIDE_IDEOGRAPH.sub(" ", _DIGIT_OR_FRACTION.sub(_as_digits, text))
     return text
 
 
@@ -179,6 +195,35 @@ def _as_digits(found: re.Match[str]) -> str:
         before = found.string[found.start() - 1 : found.start()]
         return " " * before.isdecimal() + unicodedata.normalize("NFKC", sign).replace("\u2044", "/")
     return sign
+
+
+_MONTHS = _SPELT[-2].split(",")
+_MONTH = "|".join(sorted(_SPELT[-2].replace(",", "").split(), key=len, reverse=True))
+DATE = re.compile(
+    rf"\b(?:(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<m>{_MONTH})\b\.?,?\s+(?P<y>\d{{4}})"
+    rf"|(?P<m2>{_MONTH})\b\.?\s+(?P<d2>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<y2>\d{{4}})"
+    r"|(?P<y3>\d{4})(?P<sign>[-/.])(?P<m3>\d{1,2})(?P=sign)(?P<d3>\d{1,2})"
+    r"|(?P<y4>\d{4}) ?年 ?(?P<m4>\d{1,2}) ?月 ?(?P<d4>\d{1,2})(?: ?日)?"
+    r"|(?P<d5>\d{1,2})(?P<by>[-/.])(?P<m5>\d{1,2})(?P=by)(?P<y5>\d{4}))(?!\d)",
+    re.I,
+)
+
+
+def dated(text: str) -> str:
+    """Return a text with its whole dates as 2011-12-20; one such as 1/2/2011 stays as it is."""
+    return DATE.sub(_as_date, text)
+
+
+def _as_date(found: re.Match[str]) -> str:
+    day, month, year = (
+        next(filter(None, (found[f"{part}{at}"] for at in ("", *"2345")))) for part in "dmy"
+    )
+    names = [month.lower() in names.split() for names in _MONTHS]
+    month = month if month.isdigit() else str(names.index(True) + 1)
+    if found["y5"] and int(month) > 12 >= int(day):
+        day, month = month, day
+    sure = found["y5"] is None or int(day) > 12 or day == month
+    return f"{year}-{int(month):02}-{int(day):02}" if sure and int(month) <= 12 else found[0]
 
 
 def tokens(text: str) -> Iterator[Number]:
@@ -220,7 +265,7 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
         binary = before[-1:].isdigit()
         if not binary:
             left, value = left[: minus.start()], None if value is None else -value
-    if left[-1:].isalpha() or left[-1:] in ("_", "√", "^"):
+    if left[-1:].isalpha() or left[-1:] in ("_", "^"):
         return Number(start, _word_end(text, end), None, word=True)
     start = max(earliest, low + len(left))
     if letters := _LETTERS.match(text, end):
@@ -324,15 +369,28 @@ def read(text: str) -> Number | None:
             if after and after.value is not None and not (alone and found.value is not None):
                 found = after
             return found if found.value is not None else None
-    first = typed(next(lines(said), ""))
+    first = typed(opening(said)[0])
     if is_number(first):
         return _first(first)
-    last = next(iter(collections.deque(_given(typed(said)), maxlen=1)), _spelled(first))
+    said = typed(said)
+    given = [*collections.deque(_given(said), maxlen=2)]
+    if len(given) == 2 and _hedges(said, *given):
+        return None
+    last = given[-1] if given else _spelled(first)
     return last if last and last.value is not None else None
 
 
 def _first(part: str) -> Number | None:
-    return next(_given(part), None) or _spelled(part)
+    found = [*itertools.islice(_given(part), 2)]
+    if len(found) == 2 and _hedges(part, *found):
+        return found[0]._replace(value=None)
+    return found[0] if found else _spelled(part)
+
+
+def _hedges(part: str, one: Number, other: Number) -> bool:
+    """Return whether two numbers are alternatives: 42 or 43, but not 0.5 or 50%."""
+    between = part[one.end : other.start]
+    return bool(_LETTERS.search(between)) and joined(between) and not same(one, other)
 
 
 def _given(part: str) -> Iterator[Number]:

@@ -5,19 +5,22 @@ Source of the label: arXiv 2503.00031, published code: `Answer:\s*([A-E])`, firs
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 from grace.answers import yes_no
-from grace.answers.explained import DENIED, chosen
-from grace.answers.finding import concluded, lines, marked, plain, spoken
+from grace.answers.explained import DENIED, chosen, mentions
+from grace.answers.finding import concluded, joined, marked, opening, plain, spoken
 from grace.answers.numbers import ORDINAL_WORDS, typed
 from grace.answers.text import canonical
 
 LETTERS = "ABCDEFGHIJ"
 _LEAD = re.compile(
-    r"(?:(?:the\s+)?(?:correct\s+|right\s+|best\s+)?(?:answer|option|choice|alternative)"
-    r"(?:\s+letter)?(?:\s+is)?:?\s+){1,2}(?=\S)",
+    r"(?:(?:the\s+|my\s+)?(?:(?:correct|right|best|final|selected|chosen)\s+)?"
+    r"(?:answer|option|choice|alternative)(?:\s+letter)?(?:\s+is)?:?\s+"
+    r"|(?:it|that)(?:\s+is|['\u2019]s)\s+|i(?:\s+would|['\u2019]d)?\s+(?:say|guess|think|believe)\s+"
+    r"|(?:definitely|clearly|probably|(?:most\s+)?likely)\s+){1,3}(?=\S)",
     re.I,
 )
 _OPEN = "*_`\"'\u2018\u2019\u201c\u201d([{$<>)]}.,:;!? \t"
@@ -60,14 +63,32 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     """Return the letter that a response chooses, None if it names no option, or one beyond them."""
     said = spoken(text)
     for part in marked(said):
-        if letter := named(part, choices):
+        letter = named(part, choices)
+        if letter and not _hedges(part, letter, choices):
             return _offered(letter, choices)
-    first, *others = [*lines(said)] or [""]
+    first, *others = opening(said)
     if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
         return None  # a list of the options
     letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
+    if letter and _hedges(first, letter, choices):
+        return None
     letter = letter or named(concluded(said), choices)
     return _offered(letter or chosen(said, dict(zip(LETTERS, choices, strict=False))), choices)
+
+
+def _hedges(part: str, letter: str, choices: Sequence[str]) -> bool:
+    """Return whether a part names another option beside a letter: "A or B", "A. Paris, B. Rome"."""
+    part = _LEAD.sub("", _without_latex(part).strip(_OPEN), count=1)
+    if _bare(part) in map(_bare, choices):
+        return False
+    found = mentions(f"Answer: {part}", dict(zip(LETTERS, choices, strict=False)))
+    return any(
+        one != other and (not between.strip() or joined(between)) and not _REFUSED.match(after)
+        for (one, between), (other, after) in itertools.pairwise(found)
+        if not (other == "I" and re.match(r"\s+[a-z]", after))  # B, I think
+        and letter in (one, other)
+        and {one, other} <= {*LETTERS[: len(choices) or None]}
+    )
 
 
 def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
@@ -80,7 +101,7 @@ def _begins_option(line: str) -> bool:
 
 def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | None:
     """Return the letter of the option that a part names; unmarked, nothing else may be in it."""
-    part = re.sub(r"\\(?:boxed|fbox|[a-z]*text[a-z]*|math[a-z]+)\s*(?=\{)|\\(?=[(\[)\]])", "", part)
+    part = _without_latex(part)
     options = [_bare(choice) for choice in choices]
     if not (bare := _bare(part)):
         return None
@@ -121,6 +142,10 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
     if len(in_parentheses) == 1:
         return str(in_parentheses.pop())
     return _contained(said, forms) if not DENIED.search(part) else None
+
+
+def _without_latex(part: str) -> str:
+    return re.sub(r"\\(?:boxed|fbox|[a-z]*text[a-z]*|math[a-z]+)\s*(?=\{)|\\(?=[(\[)\]])", "", part)
 
 
 def _alone(line: str, choices: Sequence[str]) -> str | None:

@@ -8,8 +8,17 @@ import unicodedata
 from collections.abc import Sequence
 
 from grace.answers import numbers
-from grace.answers.finding import boxed, hashed, labelled, plain, short_answer, spoken, stated
-from grace.answers.numbers import ORDINAL_WORDS, OTHER, ROMAN, UNITS
+from grace.answers.finding import (
+    JOINING,
+    boxed,
+    hashed,
+    labelled,
+    opening,
+    plain,
+    spoken,
+    stated,
+)
+from grace.answers.numbers import COUNTED, DATE, ORDINAL_WORDS, OTHER, ROMAN, UNITS, dated
 from grace.metrics.rouge import rouge_l, tokens
 
 FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
@@ -37,8 +46,19 @@ _EMPTY = {
     "this",
     "that",
 }
+_FOLDED = str.maketrans(
+    {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
+    | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
+)
+_SHORTENED = {"st": "saint", "mt": "mount"}
+_CURRENCIES = str.maketrans({"$": " dollar ", "€": " euro ", "¥": " yen ", "₹": " rupee "})
+_OR = re.compile(  # between alternatives
+    r"\b(?:or|oder|ou|или)\b|或者?|\bbut\s+(?:it\s+)?(?:might|could|may)\b"
+    r"|(?<=\w{3})\s*/\s*(?=\w{3})"
+)
 _NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
-_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)")
+_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z])\.? (?=[A-Z]\.)")
+_INITIALS, _ACRONYM = re.compile(r"\b([A-Z]{1,4})\.(?=\s+\w)"), re.compile(r"\b[A-Z]{2,5}\b")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _FULLWIDTH = "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"  # ! ( ) , : ; ?
 _MARKS = string.punctuation + "\u2018\u2019\u00b4“”„«»…¡¿、。「」『』《》・।؟،؛" + _FULLWIDTH
@@ -61,6 +81,10 @@ _OPERATOR = re.compile(
     r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]"
 )
 _ROMAN = re.compile(r"\b[IVX]{1,5}\b")
+_UNLIKE = re.compile(
+    r"\b(?:(?:rather|other)\s+than|instead\s+of|except(?:\s+for)?|(?:any|every|all)\w*(?:\s+\w+)?\s+but)\b",
+    re.I,
+)
 _CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\b(?:but|rather)\b", re.I)
 
 
@@ -79,17 +103,23 @@ def normalise(text: str) -> str:
 
 def read(text: str) -> str | None:
     """Return what a response answers in the form that votes count, None if it says nothing."""
+    return canonical(answered(text)) or None
+
+
+def answered(text: str) -> str:
+    """Return the part of a response that is compared, without "the answer is"."""
     said = spoken(text)
     marked = [*boxed(said), *labelled(said), *hashed(said)]
     if not marked and "\n" in said:
         marked = stated(said)
-    part = marked[0] if marked else short_answer(text)
-    return canonical(_LEAD.sub("", part, count=1) if _LEAD.match(part) else part) or None
+    part = marked[0] if marked else opening(said)[0]
+    lead = _LEAD.match(part)
+    return part[lead.end() :] if lead else part
 
 
 def canonical(text: str) -> str:
     """Return a text in one form: only signs that make another answer count (C++, -5, 3.5)."""
-    text = numbers.typed(text).strip() or plain(text).strip()  # "~" alone, a space in LaTeX
+    text = dated(numbers.typed(text).strip() or plain(text).strip())  # "~" is a space in LaTeX
     if _is_formula(text):
         return "".join(text.strip("$ .").split())
     pieces, place = [], 0
@@ -105,7 +135,7 @@ def canonical(text: str) -> str:
     words = joined.split()
     kept = [word for at, word in enumerate(words) if not _is_article(words, at)]
     folded = " ".join(kept or words or text.split()).replace("\ue000", "").casefold()
-    folded = unicodedata.normalize("NFC", folded)
+    folded = unicodedata.normalize("NFC", str(COUNTED.get(folded, folded)))
     return folded.upper() if folded in "abcdefghij" and len(folded) == 1 else folded
 
 
@@ -125,12 +155,14 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     """
     if canonical(accepted) == canonical(said) != "":
         return True
-    accepted, said = plain(accepted), plain(said)
+    accepted, said = numbers.typed(accepted), numbers.typed(said)
+    if DATE.search(accepted):
+        accepted, said = dated(accepted), dated(said)
     if _is_formula(accepted):
         return _has_formula(said, accepted)
     wanted = numbers.stated_in(accepted) | _roman(accepted.partition(" ")[2])
     given = numbers.stated_in(said) | _roman(said)
-    given |= {str(ORDINAL_WORDS.index(word) + 1) for word in _words(said) if word in ORDINAL_WORDS}
+    given |= {str(_count(word)) for word in _words(said) if word in (*COUNTED, *ORDINAL_WORDS)}
     if not threshold or not wanted <= given:
         return False
     if (
@@ -142,11 +174,33 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     return _has_words(accepted, said, threshold) or bool(wanted and _is_amount(accepted, said))
 
 
+def hedges(said: str, accepted: Sequence[str]) -> bool:
+    """Return whether a short answer leaves an accepted text and another one open: Paris or Rome."""
+    if not _OR.search(said := plain(said)) or any(map(_OR.search, accepted)):
+        return False
+    words = [word for text in accepted for word in _content(plain(text))]
+    for found in _OR.finditer(said):
+        before, after = _content(said[: found.start()])[-1:], _content(said[found.end() :])[:3]
+        units = [{UNITS[word] for word in side if word in UNITS} for side in (before, after)]
+        ends = [*before, *[word for word in after if word not in JOINING][:1]]
+        converts = all(units) and units[0] != units[1]  # 5 km or 3 miles
+        if not converts and len({_is_among(word, words) for word in ends}) == 2:
+            return True
+    return False
+
+
 def _has_words(accepted: str, said: str, threshold: float) -> bool:
     """Return whether two texts share their words of content: South Korea is no North Korea."""
     wanted, given = _content(accepted), _content(said)
-    missing = [word for word in wanted if not _is_among(word, given)]
+    wanted, given = (
+        _written_out(wanted, accepted, given),
+        _written_out(given, said, wanted),
+    )
     extra = [word for word in given if not _is_among(word, wanted)]
+    if not extra:
+        initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
+        wanted = [word for word in wanted if word in given or word not in initials]
+    missing = [word for word in wanted if not _is_among(word, given)]
     if len(wanted) > FEW and len(given) > FEW:
         return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
     if (missing and extra) or not wanted or not given:
@@ -158,6 +212,19 @@ def _has_words(accepted: str, said: str, threshold: float) -> bool:
     return whole or share >= threshold - 1e-9
 
 
+def _written_out(words: list[str], text: str, others: list[str]) -> list[str]:
+    """Return words of a text, with those of the others in place of their initials: J. R. R., UK."""
+    text = _INITIAL.sub("", text)
+    heads = "".join(word[0] for word in others)
+    short = {*map(str.lower, _INITIALS.findall(text))}
+    short |= {heads} & {*map(str.lower, _ACRONYM.findall(text))}
+    written: list[str] = []
+    for word in words:
+        at = heads.find(word) if word in short and word not in others else -1
+        written += others[at : at + len(word)] if at >= 0 else [word]
+    return written
+
+
 def _is_among(word: str, others: Sequence[str]) -> bool:
     """Return whether a word, or a number in any writing, is among others."""
     count = _count(word)
@@ -167,9 +234,11 @@ def _is_among(word: str, others: Sequence[str]) -> bool:
 
 
 def _count(word: str) -> int | None:
-    """Return the number that a word is: 2, 2nd, second or ii."""
+    """Return the number that a word is: 2, 2nd, two, second or ii."""
     if digits := re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", word):
         return int(digits[1])
+    if word in COUNTED:
+        return COUNTED[word]
     for names in (ORDINAL_WORDS, [*map(str.lower, ROMAN)]):
         if word in names:
             return names.index(word) + 1
@@ -178,11 +247,11 @@ def _count(word: str) -> int | None:
 
 def _content(text: str) -> list[str]:
     """Return the words of a text that are no function words; all, if there are only those."""
-    text = _NAMED_A.sub(" letter-a", _INITIAL.sub("", text))
+    text = _NAMED_A.sub(" letter-a", _INITIAL.sub("", text)).translate(_FOLDED)
     folded = "".join(
         c for c in unicodedata.normalize("NFKD", text) if not "\u0300" <= c <= "\u036f"
     )
-    words = tokens(folded)
+    words = [_SHORTENED.get(word, word) for word in tokens(folded)]
     return [word for word in words if word not in _EMPTY] or [*words]
 
 
@@ -218,7 +287,7 @@ def _has_formula(said: str, accepted: str) -> bool:
 
 def _denies(said: str, accepted: str) -> bool:
     """Return whether the clause nearest to the accepted text has a negation that this lacks."""
-    accepted, said = _IDIOM.sub(" ", accepted), _IDIOM.sub(" ", said)
+    accepted, said = (_UNLIKE.sub(", not", _IDIOM.sub(" ", text)) for text in (accepted, said))
     about = set(normalise(accepted).split())
     clauses = [clause for clause in _CLAUSE.split(said) if clause.strip()]
     nearest = max(clauses, key=lambda c: len(about & set(normalise(c).split())), default="")
@@ -242,7 +311,10 @@ def _words(text: str) -> list[str]:
 
 def _other_unit(said: str, accepted: str) -> bool:
     """Return whether both name units (or months) of one dimension, but none in common."""
-    wanted, given = ({UNITS[w] for w in _words(text) if w in UNITS} for text in (accepted, said))
+    wanted, given = (
+        {UNITS[word] for word in _words(text.translate(_CURRENCIES)) if word in UNITS}
+        for text in (accepted, said)
+    )
     dimensions = {dimension for dimension, _ in wanted} & {dimension for dimension, _ in given}
     return bool(dimensions) and not wanted & given
 

@@ -33,6 +33,9 @@ _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
     r"\b(?:no|without(?:\s+an?y?)?)\s+(?:doubt|question|problem|wonder|matter)\b"
     r"|\b(?:yes|true|correct|right)\s*(?:/|or|and)\s*(?:no|not|false|incorrect|wrong)\b"
+    r"|\b(?:no|false|incorrect|wrong)\s*(?:/|or|and)\s*(?:yes|true|correct|right)\b"
+    r"|\bno\s+(?:\w+\s+)?(?:information|evidence|data|way|idea|answer|context|mention|consensus"
+    r"|indication|proof)\b"
     r"|\bno\.?\s*\d|\bnot\s+only\b|\b(?:not|n['\u2019]t)\s+(?:sure|certain|know)\b",
     re.I,
 )
@@ -46,7 +49,7 @@ _SHORT = re.compile(  # "It isn't.", "They do.", "Certainly not."
     r"(?:(?:it|he|she|they|this|that|these|those|there|we|you|i|one)\s+"
     r"(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would|should|must|may|might|wo|ca)"
     r")?\s*"
-    rf"(?P<no>{_NOT}(?:\s+(?:really|at all|think so))?)?\s*[.!]*",
+    rf"(?P<no>{_NOT}(?:\s+(?:really|at all|think so|necessarily|quite))?)?\s*[.!]*",
     re.I,
 )
 
