@@ -16,6 +16,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from grace.answers import kind_of
 from grace.config import DataSettings
 from grace.errors import DataError
 from grace.pipeline.labelling.shards import count_questions, digest_questions
@@ -194,6 +195,11 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "answer": [True]}, ("yes", "true")),
         ({"problem": "Q?", "answer": "So $x = \\boxed{\\frac{1}{2}}$."}, ("\\frac{1}{2}",)),
         ({"instruction": "Q?", "input": "", "target": "a"}, ("a",)),
+        ({"question": "Q?", "answer": "1986", "answer_aliases": ["in 1986"]}, ("1986", "in 1986")),
+        ({"question": "Q?", "answer": "a", "aliases": []}, ("a",)),
+        ({"question": "Q?", "answer": "#### 1,080"}, ("1,080",)),
+        ({"question": "Q?", "answer": "#### a\r\n####7"}, ("7",)),
+        ({"question": "Q?", "answer": "a", "reference": "A", "gold": None}, ("a",)),
         ({"question": "Q?", "Options": [], "choices": None, "answer": "a"}, ("a",)),
     ],
 )
@@ -229,6 +235,9 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "optionA": "4", "optionB": "7", "optionC": "9", "answer": "Option B"},
         {"question": "Q?", "choices.text": [4, 7, 9], "choices.label": list("ABC"), "answer": "B"},
         {"question": "Q?", "candidates": ["4", "7", "9"], "answer": 1},
+        {"input": "Q?\nOptions:\n(A) 4\n(B) 7\n(C) 9", "target": "(B)"},  # BBH
+        {"prompt": "Q?\nA. 4\nB. 7\nC. 9\nAnswer:", "answer": "B"},
+        {"question": "Q?\n\nA) 4\nB) 7\nC) 9\n", "answer": "7"},
     ],
 )
 def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -> None:
@@ -417,6 +426,30 @@ def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -
             {},
             '"B" is null; write a text that is not empty',
         ),
+        (
+            {"question": "Q?", "answer": "of a model", "ground_truth": "a"},
+            {},
+            'both "answer" and "ground_truth" could be the answer; choose one: '
+            "--answer-field ground_truth",
+        ),
+        (
+            {"question": "Q?", "label": 1},
+            {},
+            '"label" is 1, which may be the number of a choice or class; write texts, add the '
+            "choices, or say that it is the answer: --answer-field label",
+        ),
+        (
+            {"problem": "Q?", "level": "Level 5", "solution": "\\boxed{7}"},
+            {},
+            '"answers" is missing among the fields problem, level, solution; name the field with '
+            "the answer: --answer-field solution",
+        ),
+        (
+            {"question": "Q?", "mc_answer1": "a", "mc_answer2": "b", "correct_answer_num": "2"},
+            {},
+            '"answers" is missing among the fields question, mc_answer1, mc_answer2, '
+            "correct_answer_num; name the field with the answer: --answer-field correct_answer_num",
+        ),
         ({"Question": "Q?"}, {}, '"answers" is missing or empty; add it'),
         ({"Q": "Q?"}, {"question_field": "Q"}, '"answers" is missing or empty; add it'),
         ({"Question": "Q?", "Gold": None, "page": 7}, {}, '"Gold" is missing or empty; add it'),
@@ -529,6 +562,42 @@ def test_a_number_that_may_mean_two_options_is_refused(
     assert {q.answers for q in questions(write(tmp_path, "jsonl", rows))} == {("C",)}
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("rows", "letters"),
+    [  # choices that are numbers, and a number as the answer
+        ([(["0", "4", "2", "6"], 2), (["8", "2", "24"], 2), (["w", "x", "y"], 0)], "CCA"),  # MMLU
+        ([(["8", "1", "24"], 1), (["w", "x", "y"], 3)], "AC"),
+        ([(["1", "2", "3", "4"], 4), (["1", "2", "3", "4"], 1)], "DA"),
+    ],
+)
+def test_a_number_is_a_place_where_it_must_be_in_another_row(
+    rows: list[tuple[list[str], Any]], letters: str, ending: str, tmp_path: Path
+) -> None:
+    asked = [{"question": f"{n}?", "choices": c, "answer": a} for n, (c, a) in enumerate(rows)]
+    if ending == "parquet":
+        asked = [row | {"answer": int(row["answer"])} for row in asked]
+    found = questions(write(tmp_path, ending, asked))
+    assert "".join(question.answers[0] for question in found) == letters
+
+
+@pytest.mark.parametrize(("answers", "kind"), [("YN", "yes_no"), ("TF", "yes_no"), ("NO", "open")])
+def test_letters_are_yes_and_no_where_all_answers_are(
+    answers: str, kind: str, tmp_path: Path
+) -> None:
+    rows = [{"question": f"{n}?", "answer": answer} for n, answer in enumerate(answers)]
+    found = questions(write(tmp_path, "csv", rows))
+    assert {kind_of(question.answers) for question in found} == {kind}
+
+
+def test_a_column_that_a_question_may_need_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write(tmp_path, "jsonl", [{"passage": "It is.", "question": "Is it?", "answer": "yes"}])
+    questions(file)
+    assert "ignored: passage (questions that need passage must contain it)" in caplog.text
+
+
 WRONG: list[dict[str, Any]] = [
     {"correct_answer": "w", "distractor1": "x", "distractor2": "y", "distractor3": "z"},
     {
@@ -618,6 +687,15 @@ def test_files_are_read_as_they_are_published(
     file.write_text(json.dumps(document, indent=indent), encoding="utf-8-sig")
     assert [(q.text, q.answers, q.choices) for q in questions(file)] == expected
     assert [row.where for row in read_rows(file, 1, 2)] == [f"{file} row 1"] * (len(expected) > 1)
+
+
+def test_a_document_of_one_row_is_read_and_one_without_rows_is_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({"question": "Q?", "answer": "a"}, indent=2), encoding="utf-8")
+    assert [(q.text, q.answers) for q in questions(file)] == [("Q?", ("a",))]
+    file.write_text(json.dumps({"score": 0.5, "convos": [[{"role": "user"}]]}, indent=2))
+    with pytest.raises(DataError, match="is JSON without rows that have a"):
+        questions(file)
 
 
 def test_a_first_line_that_is_a_row_is_told_which_names_it_lacks(tmp_path: Path) -> None:

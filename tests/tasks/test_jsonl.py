@@ -184,11 +184,14 @@ def test_questions_with_one_stem_and_other_options_are_all_kept(
         {"question": "Which is true?", "choices": [f"{n}", f"not {n}"], "answer": "A"}
         for n in range(12)
     ]
-    file = write(tmp_path / "own.jsonl", [*rows, rows[3], rows[5]])
+    file = write(tmp_path / "own.jsonl", [*rows, rows[3], rows[5] | {"answer": "B"}])
     caplog.set_level(logging.WARNING, logger="grace.tasks")
     drawn = read(DataSettings(task="jsonl", file=file))
     assert sum(map(len, drawn.values())) == 12
-    assert "2 of 14 questions repeat another and are left out" in caplog.text
+    assert (
+        "2 of 14 questions repeat another and are left out; 1 of them accept another text, so put "
+        "all into one list"
+    ) in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,14 @@ ANSWERS = (
     *("answers", "answer", "answerkey", "correctanswer", "target", "label", "gold"),
     *("possibleanswers", "cop", "correctoption", "answeridx", "answerindex"),
 )
+POINTING = ("label", "cop", "correctoption", "answeridx", "answerindex")  # numbers are of choices
+TRUTH = (  # if there is one, `answer` may be what a model said
+    *("gold", "goldanswer", "groundtruth", "groundtruths", "reference", "referenceanswer"),
+    *("correctanswer", "expected", "expectedanswer", "expectedoutput"),
+)
+ALIASES = ("aliases", "answeraliases")  # more accepted texts
+CONTEXT = ("context", "contexts", "passage", "article", "premise", "paragraph", "story", "document")
+MEANT = re.compile(r"answer|correct|target|gold|solution|truth|reference|ideal|expected")
 CHOICES = ("choices", "options", "endings", "candidates", "alternatives", "answerchoices")
 FAMILIES = ("", "option", "opt", "op", "choice", "alternative", "candidate", "ending")
 ANSWER_FAMILIES = ("answer", "ans", "sol")  # options only if the answer points at one
@@ -78,7 +86,11 @@ def table_columns(names: Sequence[str], data: DataSettings, source: str) -> Sequ
     if not columns.answers:
         return names
     read = {columns.question, columns.answers, *columns.choices, "id", "split", "group", "source"}
-    return [name for name in names if name in read or _may_be_options(name, names)]
+    return [
+        name
+        for name in names
+        if name in read or plain(name) in (*TRUTH, *ALIASES) or _may_be_options(name, names)
+    ]
 
 
 def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
@@ -98,14 +110,20 @@ def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSe
     answers = columns.answers or _pick(ANSWERS, list(fields), data.answer_field, "", row.where)
     read = [columns.question, *filter(None, [answers]), *columns.choices]
     names = table or _filled(fields)
-    ignored = [name for name in names if name and name not in read and name not in OURS]
+    ignored = [
+        name
+        for name in names
+        if name and name not in read and name not in OURS and plain(name) not in ALIASES
+    ]
     if ignored or not set(read) <= set(OURS):
         parts = [f"question in {columns.question}"]
         parts += [f"answers in {answers}"] if answers else []
         kind = "wrong choices" if columns.wrong else "choices"
         parts += [f"{kind} in {', '.join(columns.choices)}"] if columns.choices else []
         rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
-        note(f"{source}: {', '.join(parts)}{rest}")
+        unseen = " and ".join(name for name in ignored if plain(name) in CONTEXT)
+        remedy = f" (questions that need {unseen} must contain it)" if unseen else ""
+        note(f"{source}: {', '.join(parts)}{rest}{remedy}")
 
 
 def _find(
@@ -123,7 +141,26 @@ def _find(
         raise missing("question", "question", every, data, where)
     answered = [name for name in names if fields is None or not is_empty(fields[name])]
     answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
-    return Columns(question, answers, *_option_columns(names, where, answers, fields))
+    found = Columns(question, answers, *_option_columns(names, where, answers, fields))
+    if (
+        fields
+        and plain(answers) in ("answer", "answers")
+        and not (data.answer_field or found.choices)
+    ):
+        _refuse_other_truth(fields, answers, where)
+    return found
+
+
+def _refuse_other_truth(fields: dict[str, Any], answers: str, where: str) -> None:
+    """Refuse an `answer` beside a column that says by its name what is right, if they differ."""
+    for name in fields:
+        if plain(name) in TRUTH and not is_empty(fields[name]):
+            said = [str(fields[one]).strip(" []'\"").casefold() for one in (answers, name)]
+            if said[0] != said[1]:
+                raise DataError(
+                    f'{where}: both "{answers}" and "{name}" could be the answer; choose one: '
+                    f"--answer-field {shlex.quote(name)}"
+                )
 
 
 def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
@@ -274,6 +311,18 @@ def refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) 
             )
 
 
+def refuse_number_without_choices(
+    answer: Any, columns: Columns, data: DataSettings, where: str
+) -> None:
+    """Refuse a number in a column that numbers choices, for a question that has none."""
+    name = columns.answers
+    if plain(name) in POINTING and name != data.answer_field and whole_number(answer) is not None:
+        raise DataError(
+            f'{where}: "{name}" is {answer}, which may be the number of a choice or class; write '
+            f"texts, add the choices, or say that it is the answer: --answer-field {name}"
+        )
+
+
 def _check_header(names: Sequence[str], data: DataSettings, where: str) -> None:
     """Refuse a table whose first line names nothing that is known: it may be a row."""
     known = {*QUESTION, *ANSWERS, *CHOICES, *OURS}
@@ -306,7 +355,14 @@ def missing(
     if empty or not others:
         error = Unanswered if empty and kind == "answer" else DataError
         return error(f'{where}: "{(empty or [what])[0]}" is missing or empty; add it')
-    near = [name for name in others if difflib.get_close_matches(plain(name), usual, n=1)]
+    members = {name for family in _families(every).values() for name in family}
+    others = [name for name in others if name not in members] or others
+    near = [
+        name
+        for name in others
+        if (kind == "answer" and MEANT.search(plain(name)))
+        or difflib.get_close_matches(plain(name), usual, n=1, cutoff=0.8)
+    ]
     near.sort(key=lambda name: name.strip().endswith("s"))  # many in one text cannot be told apart
     meant = near[0] if near else others[0] if len(others) == 1 else "NAME"
     return DataError(

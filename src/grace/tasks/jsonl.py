@@ -199,13 +199,16 @@ def _divided(
 ) -> dict[str, list[Row]]:
     """Divide the rows with different questions by the seed."""
     different: dict[tuple[str, ...], tuple[Question, Row]] = {}
+    others = 0
     for row in rows:
         question = once(row)
-        different.setdefault(identity(question), (question, row))
+        first, _ = different.setdefault(identity(question), (question, row))
+        others += not {*question.answers} <= {*first.answers} and first.choices == question.choices
     size = sizes(len(different), data)
     _check_size(source, len(different), size)
     if repeats := len(rows) - len(different):
-        note(f"{source}: {repeats} of {len(rows)} questions repeat another and are left out")
+        lost = f"; {others} of them accept another text, so put all into one list" * bool(others)
+        note(f"{source}: {repeats} of {len(rows)} questions repeat another and are left out{lost}")
     groups = {question.cluster for question, _ in different.values()}
     if len(groups) < len(size):
         raise DataError(

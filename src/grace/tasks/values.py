@@ -1,7 +1,7 @@
 """Read questions from the rows of the user's own data: text, choices, and the right ones.
 
 The right choice is its letter, its label, its text or its number; whether numbers count from 0 or
-from 1 is read from all rows of the source (`_counted_from`).
+from 1 is read from all rows of the source (`_habits`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grace.answers import LETTERS, options, yes_no
 from grace.answers.finding import boxed
@@ -23,6 +24,7 @@ from grace.errors import DataError
 from grace.records import Message, Question
 from grace.store.inputs import Row, Untyped, plain, read_rows, spelt
 from grace.tasks.columns import (
+    ALIASES,
     LETTER,
     SHAPES,
     Columns,
@@ -30,6 +32,7 @@ from grace.tasks.columns import (
     key_among,
     log_columns,
     missing,
+    refuse_number_without_choices,
     refuse_unread_choices,
     row_columns,
     row_options,
@@ -43,6 +46,12 @@ from grace.tasks.draw import asked_key, content_id
 from grace.tasks.rows import note
 
 _OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
+_LIST = re.compile(  # of options, at the end of a question
+    r"(?:\n[ \t]*(?:options|(?:answer )?choices)[ \t]*:[ \t]*)?"
+    r"((?:\n[ \t]*\(?[A-J][).:][ \t]*\S[^\n]*)+)"
+    r"\s*(?:\n[ \t]*answer[ \t]*:?\s*)?\Z",
+    re.IGNORECASE,
+)
 
 
 class SourceRow(Row):
@@ -94,6 +103,8 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
             f'{where}: "{columns.answers}" is an object, of fields that are graded one by one: '
             "`grace grade` does so, and `grace fit` takes the grades; write a text here"
         )
+    if not choices and not messages and (listed := _listed(text, answer)):
+        text, choices = listed
     answers: tuple[str, ...] = ()
     if choices and (whole_number(answer) or 0) < 0:
         answer = None  # as the Hub's data sets mark a hidden answer
@@ -103,8 +114,14 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         answers = (_right_letter(answer, choices, labels, columns, row),)
     elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
         answers = ("yes", "true") if str(answer).strip().lower() == "true" else ("no", "false")
+    elif str(answer).strip().upper() in tuple("YNTF") and _habits_of(row).yes_no:
+        answers = ("yes", "true") if str(answer).strip().upper() in "YT" else ("no", "false")
     elif answer is not None:
-        answers = _texts(answer, f'{where}: "{columns.answers}"')
+        refuse_number_without_choices(answer, columns, data, where)
+        names = [name for name in fields if plain(name) in ALIASES and not is_empty(fields[name])]
+        every = [_texts(_unfolded(fields, name, where), what) for name in names]
+        answers = (*_texts(answer, f'{where}: "{columns.answers}"'), *itertools.chain(*every))
+        answers = tuple(dict.fromkeys(answers)) if names else answers
     turns = [turn["content"] for turn in messages[:-1]]
     name = row_id(row) or content_id("jsonl", text, [*choices, *turns])
     group, source = (
@@ -121,6 +138,19 @@ def _conversation(value: Any, what: str) -> tuple[Message, ...]:
     with contextlib.suppress(ValueError):
         value = spelt(value)
     return tuple(read_conversation(value, what)) if is_conversation(value) else ()
+
+
+def _listed(text: str, answer: Any) -> tuple[str, tuple[str, ...]] | None:
+    """Return a question and the options that end it, if the answer is one of them: (A) 4 (B) 7."""
+    if not (found := _LIST.search(text)):
+        return None
+    lines = [_OWN_LETTER.match(line) for line in found[1].strip().splitlines()]
+    letters = [line[1].upper() for line in lines if line]
+    choices = tuple(line.string[line.end() :].strip() for line in lines if line)
+    if len(choices) < 2 or letters != [*LETTERS[: len(choices)]]:
+        return None
+    right = answer is None or options.named(str(answer), choices, marked=False)
+    return (text[: found.start()].strip(), choices) if right else None
 
 
 def read_options(row: Row) -> tuple[str, ...]:
@@ -148,7 +178,7 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
             f'{what} may be several texts: {shortened(value)}; write a list: ["a", "b"]'
         )
     if isinstance(value, str):
-        last = value.rpartition("\n#### ")[2]
+        last = re.split(r"(?:\A|\n)####\s*", value)[-1]
         return spelt_in(next(iter(boxed(value)), last), what)
     if isinstance(value, list) and any(isinstance(v, dict) and _is_flagged(v) for v in value):
         raise DataError(
@@ -250,46 +280,56 @@ def _mixed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _counts(row: Row, data: DataSettings) -> tuple[int, int] | None:
-    """Return the number that a row's answer must be, as it is no choice, and how many there are."""
-    with contextlib.suppress(DataError):
-        fields, columns = row_columns(row, data)
-        if columns.choices and columns.answers and not columns.wrong:
-            choices, labels = _choices(fields, columns, row.where)
-            answer = _unfolded(fields, columns.answers, row.where)
-            number = whole_number(answer)
-            if number is not None and str(number) not in {*choices, *labels}:
-                return number, len(choices)
-    return None
+class _Habits(NamedTuple):
+    """What all rows of a source tell of its answers.
+
+    `first`: numbers count the choices from 0 or 1, None if no row tells; `places`: they count them,
+    since not all are choices themselves; `yes_no`: all answers are Y or N, or T or F.
+    """
+
+    first: int | None
+    places: bool
+    yes_no: bool
 
 
-def _counted_from(row: Row, data: DataSettings) -> int | None:
-    """Return whether the numbers of answers count from 0 or from 1, None if no row tells."""
-    if isinstance(row, SourceRow):
-        path = Path(row.source)
-        stamp = path.stat().st_mtime_ns if path.is_file() else 0
-        return _count_source(row.source, row.data, stamp)
-    return _first_place([row], data)
+def _habits_of(row: Row) -> _Habits:
+    if not isinstance(row, SourceRow):
+        return _habits([row], DataSettings())
+    path = Path(row.source)
+    stamp = path.stat().st_mtime_ns if path.is_file() else 0
+    return _source_habits(row.source, row.data, stamp)
 
 
 @functools.lru_cache
-def _count_source(source: str, data: DataSettings, stamp: int) -> int | None:
-    return _first_place(question_rows(source, data), data, source)
+def _source_habits(source: str, data: DataSettings, stamp: int) -> _Habits:
+    return _habits(question_rows(source, data), data, source)
 
 
-def _first_place(rows: Iterable[Row], data: DataSettings, source: str = "") -> int | None:
-    zero = last = ""
+def _habits(rows: Iterable[Row], data: DataSettings, source: str = "") -> _Habits:
+    zero = last = other = ""
+    letters = set[str]()
     for row in rows:
-        number, count = _counts(row, data) or (-1, 0)
-        zero = zero or row.where * (number == 0)
-        last = last or row.where * (number == count)
-    if zero and last:
+        with contextlib.suppress(DataError):
+            fields, columns = row_columns(row, data)
+            if not columns.answers or columns.wrong:
+                continue
+            choices, labels = _choices(fields, columns, row.where)
+            answer = _unfolded(fields, columns.answers, row.where)
+            number = whole_number(answer)
+            if not choices:
+                letters.add(str(answer).strip().upper())
+            elif number is not None and str(number) not in labels:
+                zero = zero or row.where * (number == 0)
+                last = last or row.where * (number == len(choices))
+                other = other or row.where * (str(number) not in choices)
+    if other and zero and last:
         raise DataError(
             f"{zero} counts the choices from 0 and {last} from 1; write letters: A, B, ..."
         )
-    if source and last:
+    if source and other and last:
         note(f"{source}: the answers count the choices from 1")
-    return 0 if zero else 1 if last else None
+    yes_no = len(letters) == 2 and letters in ({"Y", "N"}, {"T", "F"})
+    return _Habits(0 if zero else 1 if last else None, bool(other), yes_no)
 
 
 def _right_letter(
@@ -317,12 +357,12 @@ def _right_letter(
         meant.add(letters.index(match[1].upper()))
     number = whole_number(answer)
     if number is not None:
-        first = _counted_from(row, row.data if isinstance(row, SourceRow) else DataSettings())
+        first, places, _ = _habits_of(row)
         if first is None and len(columns.choices) > 1 and not meant:
             problem = "may count from 0 or from 1, and no row tells which"
-        # A number written as a text is an index only if it is no choice, or others are.
-        elif not (meant and isinstance(answer, str) and first is None):
-            meant |= {number - (first or 0)} & set(range(len(choices)))
+        elif places or not (meant and isinstance(answer, str)):
+            place = {number - (first or 0)} & set(range(len(choices)))
+            meant = place if places else meant | place
     elif not meant and (letter := options.named(text, choices, marked=False)):
         meant = {letters.find(letter)} - {-1}  # "B. Paris", "Option B", "paris"
     if len(meant) != 1:
