@@ -74,6 +74,12 @@ def test_the_summary_says_what_was_read_how(tmp_path: Path, cli: Any) -> None:
         ({"question": "q", "answers": ["a"]}, (), 'own.jsonl:1: "response" is missing'),
         ({"answers": ["a"], "response": None}, (), "own.jsonl:1: response is null"),
         ({"answers": ["a"], "response": 3}, (), "own.jsonl:1: response is 3; write it as a text"),
+        (
+            {"answers": ["a"], "response": {"body": {"choices": [{"message": {"content": "a"}}]}}},
+            (),
+            "write the text in it: response.body.choices[0].message.content",
+        ),
+        ({"answers": ["a"], "response": ["a", "b"]}, (), "['a', 'b']; write it as a text"),
         ({"answers": ["a"], "response": "a"}, ("--grader", "number"), "which is no number"),
         ({"answers": ["a"], "response": "a"}, ("--grader", "yes_no"), "neither yes nor no"),
         ({"answers": ["a"], "response": "a"}, ("--grader", "choice"), "set grade.grader to"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import reprlib
 from typing import Any, NamedTuple
 
 from grace.errors import DataError, UserInputError
@@ -65,8 +66,21 @@ def response_in(fields: dict[str, Any], written: dict[str, Any], where: str) -> 
             "with the model's answer"
         )
     if not isinstance(response, str):
-        raise DataError(f"{where}: response is {response!r}; write it as a text")
+        within = _place_of_text(response)
+        remedy = f"write the text in it: response{within}" if within else "write it as a text"
+        raise DataError(f"{where}: response is {reprlib.repr(response)}; {remedy}")
     return response
+
+
+def _place_of_text(value: Any) -> str:
+    """Return where in a reply of an API its text is, "" where that is not known."""
+    if isinstance(value, list) and value and (inner := _place_of_text(value[0])):
+        return f"[0]{inner}"
+    for key in ("body", "choices", "message", "output", "content", "text"):
+        if isinstance(value, dict) and value.get(key):
+            inner = "" if isinstance(value[key], str) else _place_of_text(value[key])
+            return f".{key}{inner}" if inner or isinstance(value[key], str) else ""
+    return ""
 
 
 def _asked(key: str, value: Any, where: str) -> str | list[Message]:

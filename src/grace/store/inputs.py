@@ -38,7 +38,7 @@ QUESTION = (
 )
 ROWS = {*QUESTION, "response", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
-MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A")
+MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A", "N/A", "n/a")
 """Cells without a value, as pandas, databases and Excel write them."""
 SEPARATORS = ",;\t|"
 SPLIT_NAMES = ("train", "validation", "test")
@@ -216,8 +216,13 @@ def _document(source: IO[bytes], name: str) -> list[Any]:
                 "the list, or write one object per line without brackets around them"
             ) from None
         rows = _inner_rows(value) or _only_list(value)
-        if rows and rows != [value]:
+        if rows and (second or rows != [value]):
             return rows
+        if second:
+            raise DataError(
+                f'{name} is JSON without rows that have a "question", "response" or "correct"; '
+                "write a list of such objects, or one per line"
+            )
     source.seek(0)
     return []
 
