@@ -158,11 +158,12 @@ def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_
 
 
 def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
-    right, states, logprobs, _ = world(1500, seed=0)
-    counts, groups = [12] * 1500, list(range(1500))
+    count = 700
+    right, states, logprobs, _ = world(count, seed=0)
+    counts, groups = [12] * count, list(range(count))
     pooled = Features(states[:, 1:].mean(1), states[:, -1], states[:, 0])
-    phi = np.random.default_rng(1).normal(size=(1500, 7))
-    steps, row = draw_steps(counts, 0), np.arange(1500)[:, None]
+    phi = np.random.default_rng(1).normal(size=(count, 7))
+    steps, row = draw_steps(counts, 0), np.arange(count)[:, None]
     known = Steps(states[row, steps], means(states)[row, steps], states[:, 0], steps, logprobs)
     made = fit_readout(
         lambda _, pooled=pooled: pooled, phi, right, groups, HeadShape(np.zeros(6)), along=known

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*"),
 ]
-QUESTIONS = [*(f"What is {n} and {n * 7}?" for n in range(24)), "Is {options} a {question}?"]
+QUESTIONS = [*(f"What is {n} and {n * 7}?" for n in range(8)), "Is {options} a {question}?"]
 CHOICE = {"task": "arc_challenge", "system": "Choose."}
 EMOJI = {"task": "trivia_qa", "system": "Kurz, bitte \N{WINKING FACE}"}
 

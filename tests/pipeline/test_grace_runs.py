@@ -149,7 +149,7 @@ def test_without_lora_a_run_rates_its_backbones_answers_as_asking_would(
     """The run has not drawn them a second time, which would give the same answers and c."""
     sampled = ("sample.test_temperature=0.8", "sample.test_samples=2")  # some end, some are cut
     path = tmp_path / "run"
-    run(path, settings(made, *sampled, "grace.trace=true"))
+    run(path, settings(made, *sampled, "grace.trace=true", "grace.layer=0"))
     test = RunDir(path).split("test")
     assert not (path / "stages/answer.timing.jsonl").exists()
     base, tuned, asked = test.responses.read(), test.tuned.responses.read(), drawn_again(path)

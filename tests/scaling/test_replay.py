@@ -61,7 +61,7 @@ def name_of(answers: Sequence[int], position: int) -> str | None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(pool=pools())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_every_strategy_decides_tables_as_it_decides_votes(name, pool):
     made = policy(name)
     confidence_QS = pool.confidence(made.estimator)
@@ -74,9 +74,9 @@ def test_every_strategy_decides_tables_as_it_decides_votes(name, pool):
 
 
 @given(pool=pools(samples=8), seed=st.integers(0, 9))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_a_replay_is_the_mean_of_decisions_over_its_orders(pool, seed):
-    scaling = replay(pool, NAMES, budgets=(1, 2, 5, 8), orders=3, seed=seed)
+    scaling = replay(pool, NAMES, budgets=(5, 8), orders=3, seed=seed)
     orders = list(pool.orders(3, seed))
     for name, curve in scaling.curves.items():
         made = policy(name)
@@ -102,7 +102,7 @@ def test_a_replay_is_the_mean_of_decisions_over_its_orders(pool, seed):
 
 
 @given(pool=pools(samples=8))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_a_budget_of_one_is_plain_generation(pool):
     scaling = replay(pool, NAMES, budgets=(1,), orders=4)
     plain = [pool.correct_QS[np.arange(pool.num_questions), o[:, 0]] for o in pool.orders(4)]
