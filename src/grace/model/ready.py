@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grace.engines.gguf import digest_of, gguf_file, without_weights
-from grace.engines.unpacked import cache_folder
 from grace.progress import say
-from grace.store import CARD, read_card, replace_directory, write_json
+from grace.store import CARD, cache_folder, read_card, replace_directory, write_json
 from grace.store.files import writing
 
 HEADS = Path(__file__).parents[1] / "heads"
@@ -29,7 +28,7 @@ def ready_head(path: Path) -> Path | None:
         return None
     record = read_card(found) | {"base_model": str(path.resolve())}
     name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-    place = cache_folder().parent / "heads" / name / found.name
+    place = cache_folder() / "heads" / name / found.name
     if not place.is_dir():
         _complete(found, record, place)
     named = ", ".join(one["name"] for one in record["ready"]["sources"])

@@ -4,6 +4,7 @@ A kill at any moment loses at most one unit of work: rows are appended one unit 
 unit is cut off on resume, and a stage counts as done only when its manifest exists.
 """
 
+from grace.store.files import cache_folder as cache_folder
 from grace.store.files import check_vacant as check_vacant
 from grace.store.files import copy_file as copy_file
 from grace.store.files import digest as digest

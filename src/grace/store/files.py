@@ -18,6 +18,12 @@ from grace.errors import ConfigError, GraceError, RunError
 FULL_DISK = ("No space left on device", "PytorchStreamWriter", "inline_container", "iostream error")
 
 
+def cache_folder() -> Path:
+    """Return the folder for what can be made again, in `XDG_CACHE_HOME` or ~/.cache."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # to be ignored if relative, says XDG
+    return (named if named.is_absolute() else Path.home() / ".cache") / "grace"
+
+
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file as hex."""
     with path.open("rb") as file:

@@ -24,10 +24,9 @@ from pathlib import Path
 
 from grace.config import is_missing
 from grace.engines.gguf.header import read_header
-from grace.engines.unpacked import cache_folder
 from grace.errors import MissingError, ModelError, first_line
 from grace.progress import say
-from grace.store import CARD, digest, replace_directory
+from grace.store import CARD, cache_folder, digest, replace_directory
 from grace.store.files import writing
 
 SUFFIX = ".gguf"
@@ -103,13 +102,13 @@ def _unpacked(file: Path, dtype: str) -> Path:
     kind, inside = (HALF, Path(HALF, file.stem)) if dtype == HALF else ("float32", Path(file.stem))
     # gguf may have been uninstalled since it unpacked the file
     places = [Path(file.stem), *([Path(HALF, file.stem)] if dtype in (HALF, ANY) else [])]
-    for folder in sorted(cache_folder().glob(f"{name}{_version('gguf') or '*'}")):
+    for folder in sorted(cache_folder().glob(f"gguf/{name}{_version('gguf') or '*'}")):
         for place in (folder / place for place in places):
             if place.is_dir():
                 return place
     if not _version("gguf"):
         raise MissingError(str(file), "gguf")
-    header, place = read_header(file), cache_folder() / f"{name}{_version('gguf')}" / inside
+    header, place = read_header(file), cache_folder() / f"gguf/{name}{_version('gguf')}" / inside
     with _alone(place):
         if not place.is_dir():
             from grace.engines.gguf.unpacking import unpack

@@ -23,11 +23,10 @@ from grace.engines.local.forward import cache_argument
 from grace.engines.local.layers import LayerRows, PromptEnds
 from grace.engines.reading import check_rows
 from grace.engines.stops import ids_in, named_ends
-from grace.engines.unpacked import is_unpacked
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.progress import say
-from grace.store import AGAIN, ROWS, is_run, read_card, read_object
+from grace.store import AGAIN, ROWS, cache_folder, is_run, read_card, read_object
 
 LARGE = 10**8  # parameters of a model that takes hours
 MOST_LAYERS = 10_000  # of a folder without safetensors
@@ -226,7 +225,8 @@ def _pick_dtype(dtype: str, device: torch.device, path: str | Path) -> torch.dty
     if dtype == "auto":
         if device.type == "cpu":
             return torch.float32
-        return torch.bfloat16 if is_unpacked(path) else "auto"
+        of_gguf = cache_folder().resolve() / "gguf" in Path(path).resolve().parents
+        return torch.bfloat16 if of_gguf else "auto"
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
     return DTYPES[dtype]
