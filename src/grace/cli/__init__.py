@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import io
 import logging
@@ -112,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     atexit.register(gc.freeze)
     try:
         with _terminable(), packages_for(f"grace {command}".strip()):
-            code = app(args=words, prog_name="grace", standalone_mode=False)
+            code = _parser()(args=words, prog_name="grace", standalone_mode=False)
         sys.stdout.flush()
     except (GraceError, OSError, USAGE_ERROR, typer.Abort, KeyboardInterrupt, Terminated) as error:
         code = _explain(error, words)
@@ -121,6 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         resumes = command in RESUMING or (command == "score" and has_out)
         _print("grace: stopped" + "; the same command resumes where it was" * resumes)
     sys.exit(code or 0)
+
+
+@functools.cache
+def _parser() -> Any:
+    """Return what parses a command line; Typer would make it anew for each."""
+    return typer.main.get_command(app)
 
 
 def _command(words: Sequence[str]) -> str:
