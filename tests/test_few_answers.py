@@ -96,7 +96,7 @@ def test_few_answers_are_never_worse_than_the_base_rate_on_average(world, count)
 def test_the_likelihood_of_few_answers_costs_nothing_where_it_tells_nothing(world, count):
     """What the fit is drawn towards, on many more draws than a whole fit allows."""
     gains = []
-    for seed in range(200):
+    for seed in range(100):
         _, phi_NF, chance_N = draw(world, count, [seed, count])
         right_N = np.random.default_rng([seed, count]).random(count) < chance_N
         if not 0 < right_N.sum() < count:

@@ -20,7 +20,7 @@ from grace.model import Model, Reply, voting
 from grace.records import Decision, Vote, to_json
 from instead import Instead
 
-QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(24)]
+QUESTIONS = [f"What is {n} and {7 * n}?" for n in range(12)]
 
 
 @pytest.fixture(scope="module")

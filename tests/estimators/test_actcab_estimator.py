@@ -75,7 +75,9 @@ def test_the_candidate_with_the_best_validation_brier_is_chosen(monkeypatch: pyt
         engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
         return load_estimator("actcab").fit(KNOWN, engine, 3).rate(rated)
 
-    chosen, grid = rate(), actcab.GRID
+    grid = actcab.GRID[::3]
+    monkeypatch.setattr(actcab, "GRID", grid)
+    chosen = rate()
     validation = KNOWN.validation
     scores = [brier(values_on(validation, one), validation.correct) for one in grid]
     assert chosen == pytest.approx(values_on(TEST, grid[int(np.argmin(scores))]), abs=1e-5)

@@ -104,11 +104,11 @@ def test_a_run_over_several_days_has_the_date_of_its_first_stage(
     file = f"data.file={inputs / 'questions.jsonl'}"
     given = override_settings({}, [*where, file, *tiny_run.FAST])
     on("2026-11-05", monkeypatch)
-    run(tmp_path / "once", given, until="score")
+    run(tmp_path / "once", given, until="answer")
     assert capsys.readouterr().err.count("prints the date, which is kept at 2026-11-05") == 1
     run(tmp_path / "often", given, until="grade")
     on("2026-12-24", monkeypatch)
-    run(tmp_path / "often", given, until="score")
+    run(tmp_path / "often", given, until="answer")
     assert read_json(tmp_path / "often/train/asking.json")["date"] == "2026-11-05"
     for name in ("adapter/chat_template.jinja", "adapter/grace.json", "test/tuned/responses.jsonl"):
         once, often = ((tmp_path / part / name).read_bytes() for part in ("once", "often"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def changed(settings: RunSettings, **changes: Any) -> RunSettings:
 def test_tokens_are_those_of_a_run_but_for_answers_that_end_early(
     settings: RunSettings, tmp_path: Path
 ):
-    run(tmp_path / "run", settings)
+    run(tmp_path / "run", settings, until="sample")
     directory = RunDir(tmp_path / "run")
     context = Context(directory, settings)
     prompts = longest = 0
@@ -111,7 +112,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_dry_run_plans_only_what_is_left(
-    settings: RunSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     from grace.cli import main
 
@@ -125,11 +126,13 @@ def test_a_dry_run_plans_only_what_is_left(
     def stages(*options: str) -> list[str]:
         return [step["stage"] for step in json.loads(planned("--json", *options))["."]]
 
-    run(tmp_path / "run", settings, until="fit")
+    shutil.copytree(finished / "run", tmp_path / "run")
+    for stage in ("answer", "score", "report"):
+        (tmp_path / "run" / "stages" / f"{stage}.json").unlink()
     assert stages() == ["answer", "score", "report"]
     assert stages("--until", "score") == ["answer", "score"]
     assert planned("--until", "fit").startswith(f"{tmp_path}/run: stage fit is done; next: grace")
-    run(tmp_path / "run", settings)
+    shutil.copytree(finished / "run", tmp_path / "run", dirs_exist_ok=True)
     assert "is finished, so nothing is left to do" in planned()
     assert stages("--redo", "score") == ["score", "report"]
     assert stages("--set", 'report.estimators=["grace", "platt"]') == ["score", "report"]

@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(made: Path, file: str) -> Any:
     where = (f"model.path={made / 'model'}", "data.task=jsonl", f"data.file={made / file}")
-    size = ("data.train=80", "data.test=60", "method=grace")
+    size = ("data.train=80", "data.test=60", "method=grace", "grace.layer=1")
     rated = 'report.estimators=["grace","likelihood"]'
     return override_settings({}, [*where, *tiny_run.FAST, *size, rated])
 
