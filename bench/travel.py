@@ -60,11 +60,11 @@ def main() -> None:
                 engine = engine or _load(given.model)
                 _collect(engine, given.data / f"{name}.jsonl", file, start)
     sources = {name: _stored(given.out, name) for name in names}
+    if given.in_domain:
+        for seed in range(given.seeds):
+            _compare_halves(sources, seed, given.layers)
+        return
     for name in names:
-        if given.in_domain:
-            for seed in range(given.seeds):
-                _compare_halves(sources, name, seed, given.layers)
-            continue
         rated = [
             _rate(sources, name, _others(sources, name, seed), seed, given.layers)
             for seed in range(given.seeds)
@@ -151,25 +151,36 @@ def _others(sources: dict[str, Any], left: str, seed: int) -> dict[str, np.ndarr
     return kept
 
 
-def _compare_halves(
-    sources: dict[str, Any], name: str, seed: int, layers: list[int] | None
-) -> None:
-    """Print how a half of a source is rated by fits to its other half, alone and in the mix."""
+def _compare_halves(sources: dict[str, Any], seed: int, layers: list[int] | None) -> None:
+    """Print how a half of each source is rated by fits to its other half, alone and in the mix."""
     rng = np.random.default_rng(seed)
     halves = {
         one: np.split(rng.permutation(len(s["right"])), [len(s["right"]) // 2])
         for one, s in sources.items()
     }
-    shown = f"{name}, seed {seed} (ECE / Brier / AUROC):"
-    for what, some in (
-        ("alone", {name: halves[name][0]}),
-        ("mix", {n: h[0] for n, h in halves.items()}),
-    ):
-        rest = halves[name][1]
-        c = _rate(sources, name, some, seed, layers)["GrACE"][rest]
-        found = evaluate(c, sources[name]["right"][rest], ("ece", "brier", "auroc"))
-        shown += f"  {what} " + " / ".join(f"{100 * value:.1f}" for value in found.values())
-    print(shown, flush=True)
+    kept, start = {name: half for name, (half, _) in halves.items()}, 0
+    mixed = _rate({**sources, "": _together(sources)}, "", kept, seed, layers)["GrACE"]
+    for name, (half, rest) in halves.items():
+        alone = _rate(sources, name, {name: half}, seed, layers)["GrACE"]
+        shown = f"{name}, seed {seed} (ECE / Brier / AUROC):"
+        for what, c in (("alone", alone[rest]), ("mix", mixed[start + rest])):
+            found = evaluate(c, sources[name]["right"][rest], ("ece", "brier", "auroc"))
+            shown += f"  {what} " + " / ".join(f"{100 * value:.1f}" for value in found.values())
+        print(shown, flush=True)
+        start += len(alone)
+
+
+def _together(sources: dict[str, Any]) -> dict[str, Any]:
+    """Return the answers of all sources as those of one, in their order."""
+    every = list(sources.values())
+    states = {
+        key: np.concatenate([one["states"][key] for one in every]) for key in every[0]["states"]
+    }
+    names = ("right", "features", "least pair")
+    return {
+        "states": states,
+        **{name: np.concatenate([one[name] for one in every]) for name in names},
+    }
 
 
 def _rate(

@@ -6,8 +6,8 @@ block in the middle the activations there are unlike those of all sources of tra
 *distance* of a prompt is the mean squared deviation of these activations from those of the nearest
 source, in units of that source's own variance (`grace.methods.grace.prompts`).
 
-Up to the distance `near`, which most sources keep from the others, the rows count whole; from twice
-that on they do not count, and the log-probabilities alone say what c is.
+Up to the distance `near`, which prompts of the fit keep from their own source, the rows count
+whole; from twice that on they do not count, and the log-probabilities alone say what c is.
 """
 
 from __future__ import annotations

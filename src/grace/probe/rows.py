@@ -19,7 +19,6 @@ Array = NDArray[Any]
 
 FOLDS = 5  # fewer if there are fewer questions
 FEWEST = 20  # answers of a source
-SEVERAL = 3  # sources from which on folds leave out sources
 SPREAD = 1e-3  # features with a smaller standard deviation in training are left out
 
 
@@ -60,12 +59,8 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
 
 
 def folds_of(groups_N: Sequence[Hashable], seed: int = 0) -> Array:
-    """Assign the folds of a fit: by group, or by source where there are `SEVERAL` sources.
-
-    So layer and penalties of a fit to several sources are those that hold for a source left out.
-    """
-    sources = sources_in(groups_N)
-    return assign_folds(sources if len(set(sources)) >= SEVERAL else groups_N, FOLDS, seed)
+    """Assign the folds of a fit, by group."""
+    return assign_folds(groups_N, FOLDS, seed)
 
 
 class Sourced(NamedTuple):

@@ -78,7 +78,6 @@ def fit(
     exported like any adapter.
     """
     from grace.pipeline.stages.graded import fit_graded
-    from grace.probe.rows import SEVERAL
     from grace.report.rows import group_by
     from grace.tasks.draw import together
 
@@ -120,8 +119,7 @@ def fit(
         return
     print(f"{len(answers)} graded answers, {whole.accuracy:.1f}% right")
     sources, folds = len({answer.source for answer in answers}), int(fitted.fold_N.max()) + 1
-    unseen = "question" if sources < SEVERAL else "source"
-    print(f"each rated by a fit and its choices that have not seen its {unseen} ({folds} folds):")
+    print(f"each rated by a fit and its choices that have not seen its question ({folds} folds):")
     for name, (value, low, high) in whole.metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
     if fields:

@@ -16,7 +16,7 @@ import numpy as np
 
 from grace.probe.rows import Array
 
-USUAL = 0.95  # share of a source's prompts that are familiar where the other sources are known
+USUAL = 0.95  # share of the prompts of the fit that are familiar
 LEAST = 1e-3  # smallest standard deviation, relative to the largest one of the source
 
 
@@ -29,15 +29,12 @@ class Prompts(NamedTuple):
 
 
 def describe(first_NH: Array, source_N: Sequence[str]) -> Prompts:
-    """Describe the prompts of several sources; `near` is what an akin, left-out source keeps."""
+    """Describe the prompts of several sources; `near` is what most keep from their own."""
     names, place_N = np.unique(source_N, return_inverse=True)
     parts = [first_NH[place_N == place] for place in range(len(names))]
     mean_SH, spread_SH = (np.array(each) for each in zip(*map(_moments, parts), strict=True))
-    usual = []
-    for place, part in enumerate(parts):
-        others = np.arange(len(parts)) != place
-        usual.append(np.quantile(distances(part, mean_SH[others], spread_SH[others]), USUAL))
-    return Prompts(mean_SH, spread_SH, float(np.median(usual)))
+    own_N = distances(first_NH, mean_SH, spread_SH)
+    return Prompts(mean_SH, spread_SH, float(np.quantile(own_N, USUAL)))
 
 
 def distances(first_NH: Array, mean_SH: Array, spread_SH: Array) -> Array:
