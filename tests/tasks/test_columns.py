@@ -569,6 +569,7 @@ def test_a_number_that_may_mean_two_options_is_refused(
         ([(["0", "4", "2", "6"], 2), (["8", "2", "24"], 2), (["w", "x", "y"], 0)], "CCA"),  # MMLU
         ([(["8", "1", "24"], 1), (["w", "x", "y"], 3)], "AC"),
         ([(["1", "2", "3", "4"], 4), (["1", "2", "3", "4"], 1)], "DA"),
+        ([(["1.0", "2.0", "4.0"], "4"), (["4.0", "2.0", "1.0"], "4.0")], "CA"),  # from Excel
     ],
 )
 def test_a_number_is_a_place_where_it_must_be_in_another_row(
@@ -576,7 +577,7 @@ def test_a_number_is_a_place_where_it_must_be_in_another_row(
 ) -> None:
     asked = [{"question": f"{n}?", "choices": c, "answer": a} for n, (c, a) in enumerate(rows)]
     if ending == "parquet":
-        asked = [row | {"answer": int(row["answer"])} for row in asked]
+        asked = [row | {"answer": int(float(row["answer"]))} for row in asked]
     found = questions(write(tmp_path, ending, asked))
     assert "".join(question.answers[0] for question in found) == letters
 

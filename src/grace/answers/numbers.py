@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -98,6 +98,7 @@ _TYPED = str.maketrans(
         "\u2212": "-",
         "\u2215": "/",
         "√": "sqrt",
+        "π": "pi",
         **{chr(0x2080 + digit): str(digit) for digit in range(10)},  # H₂O
     }
 )
@@ -107,9 +108,15 @@ _BESIDE_IDEOGRAPH = re.compile(rf"(?<=\d)(?={_IDEOGRAPH})|(?<={_IDEOGRAPH})(?=\d
 _DIGIT_OR_FRACTION = re.compile(r"[^\x00-\x7f]")
 _RAISED = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _DOWN = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
-_LATEX = (
+_LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (  # a matrix: [1,2]
+        r"\\begin\s*\{\w+\}(.*?)\\end\s*\{\w+\}",
+        lambda found: "[" + found[1].replace("\\\\", ",") + "]",
+    ),
     (r"(?<=\d)(?:\{,\}|\\,\\!|,\\!\s?)(?=\d)", ","),
     (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+    (r"\\sqrt\s*\{(\w+)\}", r"\\sqrt\1"),
+    (r"(?<=\d)\s+\\(?=pi\b|sqrt)", r"\\"),
     (r"(?<=\d)\{?(?:\\[,;:! ]|~|\\thinspace)\}?(?=\d)", "\u2009"),
     (r"\\[()\[\],;:! ]|\\\\|\\q?quad\b|\\(?:left|right|displaystyle)\b|~", " "),
     (r"\\(?:times|cdot)(?![a-zA-Z])", "\u00d7"),
@@ -126,6 +133,7 @@ _LATEX = (
     (r"\^\s*[{(]\s*([-+]?\d+)\s*[})]", r"^\1"),
     (r"\\(?=[A-Za-z])", ""),
     (r"(?<=\d)\*\*(?=[-+]?\d)", "^"),
+    (r"\\([{}])", r"\1"),
     (r"\*\*|__|`", ""),
 )
 _TOKEN = re.compile(

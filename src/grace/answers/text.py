@@ -6,6 +6,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
+from fractions import Fraction
 
 from grace.answers import numbers
 from grace.answers.finding import (
@@ -77,7 +78,7 @@ _NOT = re.compile(
 _IDIOM = re.compile(r"\bno\.?\s*(?=\d)|\bno doubt\b|\bwithout doubt\b|\bnot only\b", re.I)
 _FUNCTION = re.compile(r"(?:sqrt|frac|sin|cos|tan|log|ln|exp|pi|infty|cup|cap|pm)(?![a-z]{2})")
 _OPERATOR = re.compile(
-    r"[=<>^*√±∞\u222a]|[(\[]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
+    r"[=<>^*±∞\u222a]|\w_\w|[(\[{]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
     r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]"
 )
 _ROMAN = re.compile(r"\b[IVX]{1,5}\b")
@@ -158,6 +159,8 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     accepted, said = numbers.typed(accepted), numbers.typed(said)
     if DATE.search(accepted):
         accepted, said = dated(accepted), dated(said)
+    if (listed := _listed(accepted)) and (given_list := _listed(said)):
+        return listed == given_list
     if _is_formula(accepted):
         return _has_formula(said, accepted)
     wanted = numbers.stated_in(accepted) | _roman(accepted.partition(" ")[2])
@@ -268,8 +271,18 @@ def _spelt_alike(word: str, other: str) -> bool:
 
 def _is_formula(text: str) -> bool:
     """Return whether a text is one of mathematics without words, such as p - q, (1, 2] or 3:2."""
-    text = _FUNCTION.sub("x", numbers.typed(text).strip("$ ."))
-    return bool(_OPERATOR.search(text)) and not re.search(r"[^\W\d_]{2,}", text)
+    text, functions = _FUNCTION.subn("x", numbers.typed(text).strip("$ ."))
+    signs = _OPERATOR.search(text) or (functions and re.search(r"\d", text))
+    return bool(signs) and not re.search(r"[^\W\d_]{2,}", text)
+
+
+def _listed(text: str) -> list[Fraction]:
+    """Return the numbers of a text that is a list of them, sorted: 3, 5 and 7."""
+    parts = re.split(r"\s*(?:[,;]|\band\b)\s*", text.strip("$ .{}"))
+    values = [number.value for number in map(numbers.read, parts) if number]
+    if len(parts) < 2 or not all(map(numbers.is_number, parts)):
+        return []
+    return sorted(value for value in values if value is not None)
 
 
 def _roman(text: str) -> set[str]:

@@ -321,7 +321,7 @@ def _habits(rows: Iterable[Row], data: DataSettings, source: str = "") -> _Habit
             elif number is not None and str(number) not in labels:
                 zero = zero or row.where * (number == 0)
                 last = last or row.where * (number == len(choices))
-                other = other or row.where * (str(number) not in choices)
+                other = other or row.where * (number not in map(whole_number, choices))
     if other and zero and last:
         raise DataError(
             f"{zero} counts the choices from 0 and {last} from 1; write letters: A, B, ..."
@@ -349,13 +349,17 @@ def _right_letter(
     letters = LETTERS[: len(choices)]
     if text in labels:
         return letters[labels.index(text)]
-    meant = {place for place, choice in enumerate(choices) if choice == text}
+    number = whole_number(answer)
+    meant = {
+        place
+        for place, choice in enumerate(choices)
+        if choice == text or (number is not None and whole_number(choice) == number)
+    }
     problem = ""
     if columns.wrong:
         return letters[meant.pop()]
     if (match := LETTER.fullmatch(text)) and match[1].upper() in tuple(letters):
         meant.add(letters.index(match[1].upper()))
-    number = whole_number(answer)
     if number is not None:
         first, places, _ = _habits_of(row)
         if first is None and len(columns.choices) > 1 and not meant:
