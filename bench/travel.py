@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils.extmath import randomized_svd
 
 from grace.calibration import Platt
 from grace.cnf import HeadShape
@@ -249,7 +250,8 @@ def reduced(
     mean_D, spread_D = train_ND.mean(0), train_ND.std(0)
     spread_D = np.where(spread_D < 1e-6 * spread_D.max(), np.inf, spread_D)
     scaled_ND = (train_ND - mean_D) / spread_D
-    main_KD = np.linalg.svd(scaled_ND, full_matrices=False)[2][:WIDTH]
+    most = min(WIDTH, *scaled_ND.shape)
+    main_KD = randomized_svd(scaled_ND, most, n_iter=7, random_state=0)[2]
     main_KD = np.pad(main_KD, ((0, WIDTH - len(main_KD)), (0, 0)))
     turn_KK = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0].astype(np.float32)
     onto_DK = main_KD.T @ turn_KK
