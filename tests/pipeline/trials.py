@@ -102,7 +102,7 @@ def settings(inputs: Path, *changes: str) -> Any:
         "data.validation": 12,
         "data.test": 12,
         "data.prompt": "short",
-        "sample.batch_size": 4,
+        "sample.batch_size": 8,
         "sample.max_new_tokens": 12,
         "grade.grader": "trials:coin",
         "method": "paper",
