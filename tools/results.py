@@ -167,8 +167,7 @@ def short(*cells: str) -> list[str]:
         seeds = str(len(by["grace"]["seeds"]))
         shown = (_three(by[one], marked=True) for one in columns)
         rows.append([where, seeds, *shown])
-    heads = [f"**{label(columns[0])}**", *map(label, columns[1:])]
-    return _table(["backbone, questions", "seeds", *heads], rows)
+    return _table(["backbone, questions", "seeds", *_heads(columns)], rows)
 
 
 def brier(*cells: str) -> list[str]:
@@ -183,7 +182,7 @@ def brier(*cells: str) -> list[str]:
         where = f"{_backbone(entries[0]['backbone'])}, {cell.split('/')[1]}"
         right, constant = _percent(accuracy), _percent(accuracy * (1 - accuracy))
         rows.append([where, str(seeds), right, *shown, constant])
-    heads = ["backbone, questions", "seeds", "right answers, %", *BRIER.values(), "constant"]
+    heads = ["backbone, questions", "seeds", "right answers, %", *_heads(BRIER), "constant"]
     return _table(heads, rows)
 
 
@@ -246,6 +245,10 @@ def speed(name: str) -> list[str]:
             rows.append([shown, f"{row['median']:.2f}{spread}", goal, str(number)])
     listed = [f"{number}. `{command}`" for command, number in commands.items()]
     return [*_table(["what is compared", "measured", "goal", "command"], rows), "", *listed]
+
+
+def _heads(estimators: Sequence[str]) -> list[str]:
+    return [f"**{label(estimators[0])}**", *map(label, estimators[1:])]
 
 
 def _backbone(name: str) -> str:
@@ -332,14 +335,7 @@ SPEED = {
     ),
 }
 SHORT = ("grace", "rows", "probe_tokens", "probe", "evidence", "platt", "likelihood")
-BRIER = {
-    "grace": "**GrACE**",
-    "probe_tokens": "the same, read again",
-    "probe": "probe of states",
-    "platt": "Platt scaling",
-    "likelihood": "likelihood",
-    "p_true": "P(True)",
-}
+BRIER = ("grace", "probe_tokens", "probe", "platt", "likelihood", "p_true")
 BACKBONES = {
     "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct",
     "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct",

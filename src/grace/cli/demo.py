@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 EXAMPLES = examples("grace demo", "grace demo runs/look --quick")
 DEMO = Path(__file__).parents[1] / "pocket" / "demo.toml"
 QUICK = ("data.train=200", "data.validation=100", "data.test=100")
-CPU_MINUTES = {True: 7, False: 18}
-"""By `quick`: 7 were measured on a busy machine; 18 are 11 without votes plus an estimate."""
+CPU_MINUTES = {True: 7, False: 14}
+"""By `quick`: measured on a busy machine; two cores for the 7 minutes of `make demo`, with pip."""
 
 METRICS = (
     "ECE: the average gap between confidence and accuracy. AUROC: how often a right answer has a "
