@@ -77,7 +77,7 @@ def test_the_help_of_a_command_has_an_example(command: str, cli: Any):
 
 def test_no_command_shows_the_help_and_version_the_version(cli: Any):
     assert cli().code == 0
-    assert "New here? Run grace demo" in cli().out
+    assert "grace demo needs no data" in cli().out
     assert cli("--version").out == f"grace {grace.__version__}\n"
 
 

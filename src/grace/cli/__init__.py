@@ -45,7 +45,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    epilog="New here? Run [bold]grace demo[/bold].",
 )
 
 
@@ -60,7 +59,10 @@ def start(
         ),
     ] = "info",
 ) -> None:
-    """How sure is this LLM of this answer, and how many samples do I still need?"""
+    """How sure is this LLM of this answer, and how many samples do I still need?
+
+    Start: [b]grace run[/b], then [b]grace ask[/b]; [b]grace demo[/b] needs no data.
+    """
     set_level(log_level)
     if version:
         from grace import __version__
@@ -71,24 +73,27 @@ def start(
         print(context.get_help())
 
 
-app.command(epilog=demo.EXAMPLES)(demo.demo)
-app.command(epilog=run.RUN_EXAMPLES)(run.run)
-app.command(epilog=ask.EXAMPLES)(ask.ask)
-app.command(epilog=run.REPORT_EXAMPLES)(run.report)
-app.command(epilog=score.EXAMPLES)(score.score)
-app.command(epilog=grade.EXAMPLES)(grade.grade)
-app.command(epilog=measure.EXAMPLES)(measure.measure)
-app.command(epilog=recalibrate.EXAMPLES)(recalibrate.recalibrate)
-app.command(epilog=fit.EXAMPLES)(fit.fit)
-app.command(epilog=scale.SCALE_EXAMPLES)(scale.scale)
-app.command(epilog=scale.THRESHOLD_EXAMPLES)(scale.threshold)
-app.command(epilog=cascade.EXAMPLES)(cascade.cascade)
-app.command(epilog=run.TRAIN_EXAMPLES)(run.train)
-app.command(epilog=label.EXAMPLES)(label.label)
-app.command(epilog=serve.SERVE_EXAMPLES)(serve.serve)
-app.command(epilog=serve.PROXY_EXAMPLES)(serve.proxy)
-app.command(epilog=serve.EXPORT_EXAMPLES)(serve.export)
-app.command(name="list", epilog=listing.EXAMPLES)(listing.list_)
+FIT, USE = "Fit a confidence", "Use it"
+DECIDE, EVALUATE = "Decide with it", "Evaluate, and look up"
+
+app.command(rich_help_panel=FIT, epilog=demo.EXAMPLES)(demo.demo)
+app.command(rich_help_panel=FIT, epilog=run.RUN_EXAMPLES)(run.run)
+app.command(rich_help_panel=FIT, epilog=fit.EXAMPLES)(fit.fit)
+app.command(rich_help_panel=FIT, epilog=recalibrate.EXAMPLES)(recalibrate.recalibrate)
+app.command(rich_help_panel=FIT, epilog=run.TRAIN_EXAMPLES)(run.train)
+app.command(rich_help_panel=USE, epilog=ask.EXAMPLES)(ask.ask)
+app.command(rich_help_panel=USE, epilog=score.EXAMPLES)(score.score)
+app.command(rich_help_panel=USE, epilog=label.EXAMPLES)(label.label)
+app.command(rich_help_panel=USE, epilog=serve.SERVE_EXAMPLES)(serve.serve)
+app.command(rich_help_panel=USE, epilog=serve.EXPORT_EXAMPLES)(serve.export)
+app.command(rich_help_panel=USE, epilog=serve.PROXY_EXAMPLES)(serve.proxy)
+app.command(rich_help_panel=DECIDE, epilog=scale.THRESHOLD_EXAMPLES)(scale.threshold)
+app.command(rich_help_panel=DECIDE, epilog=scale.SCALE_EXAMPLES)(scale.scale)
+app.command(rich_help_panel=DECIDE, epilog=cascade.EXAMPLES)(cascade.cascade)
+app.command(rich_help_panel=EVALUATE, epilog=run.REPORT_EXAMPLES)(run.report)
+app.command(rich_help_panel=EVALUATE, epilog=grade.EXAMPLES)(grade.grade)
+app.command(rich_help_panel=EVALUATE, epilog=measure.EXAMPLES)(measure.measure)
+app.command(name="list", rich_help_panel=EVALUATE, epilog=listing.EXAMPLES)(listing.list_)
 
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # click's, wherever typer keeps it

@@ -24,6 +24,12 @@ ModelPath = Annotated[
         "ready head (`grace list heads`).",
     ),
 ]
+SOURCES = (
+    "a .jsonl, .json, .csv, .tsv or .parquet file, a directory of such files, hf:OWNER/NAME, or - "
+    "for standard input"
+)
+"""What every command reads that takes answers from a file."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Set = Annotated[
     list[str] | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from grace.cli.options import Device, Dtype, Json, Set, examples, refuse_unused
+from grace.cli.options import SOURCES, Device, Dtype, Json, Set, examples, refuse_unused
 from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
 from grace.errors import DataError
@@ -58,9 +58,8 @@ def fit(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Graded answers: .jsonl, .csv, .parquet, a directory that `grace label` wrote, "
-            "or - for standard input. Several files are several sources, and so are the values of "
-            "a column `source`.",
+            help=f"Graded answers: {SOURCES}. `grace label` writes such a directory. Several files "
+            "are several sources, and so are the values of a column `source`.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Adapter directory to write.")],

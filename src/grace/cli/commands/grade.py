@@ -11,7 +11,7 @@ from typing import IO, Annotated, Any, NamedTuple
 
 import typer
 
-from grace.cli.options import AnswerField, Json, QuestionField, examples
+from grace.cli.options import SOURCES, AnswerField, Json, QuestionField, examples
 from grace.cli.responses import response_in
 from grace.errors import ConfigError, DataError, GraceError
 from grace.progress import progress
@@ -51,10 +51,7 @@ class Verdict(NamedTuple):
 def grade(
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Responses: .jsonl, .csv, .parquet, hf:OWNER/NAME, or - for standard input.",
-        ),
+        typer.Argument(metavar="FILE", help=f"Responses: {SOURCES}."),
     ],
     grader: Annotated[
         str, typer.Option(help="A grader of `grace list graders`, or module:function.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.options import Json, examples
+from grace.cli.options import SOURCES, Json, examples
 from grace.cli.showing import show_report
 
 EXAMPLES = (
@@ -28,8 +28,7 @@ def measure(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="Graded confidences: .jsonl, .csv, .parquet, a directory that `grace label` "
-            "wrote, or - for standard input.",
+            help=f"Graded confidences: {SOURCES}. `grace label` writes such a directory.",
         ),
     ],
     out: Annotated[

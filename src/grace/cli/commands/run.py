@@ -62,8 +62,8 @@ def run(
     task: Annotated[
         str | None,
         typer.Option(
-            help="Built-in question set; `grace list tasks` shows all. Of a recipe with several "
-            "tasks, the only one to run."
+            help="Built-in question set; `grace list tasks` shows all. With a recipe of several "
+            "tasks: run only this one."
         ),
     ] = None,
     data: Annotated[
@@ -97,8 +97,8 @@ def run(
         str | None,
         typer.Option(
             metavar="STAGE",
-            help="Repeat this stage and all later ones: sample, grade, features, fit, "
-            "answer, score or report.",
+            help="Repeat this stage and all later ones, in this order: sample, grade, features, "
+            "fit, answer, score, report.",
         ),
     ] = None,
     until: Annotated[

@@ -21,7 +21,7 @@ THRESHOLD_EXAMPLES = examples(
     "grace threshold runs/mine --target-accuracy 0.9",
     "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --budget 8",
     "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --strategy grace-vote",
-    "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop",
+    "grace threshold runs/mix --target-accuracy 0.8 --mixture",
 )
 
 
@@ -86,7 +86,8 @@ def threshold(
     mode: Annotated[
         str,
         typer.Option(
-            help="answer: give one answer or abstain; early-stop: sample until one is sure enough."
+            metavar="answer|early-stop",
+            help="answer: give one answer or abstain; early-stop: sample until one is sure enough.",
         ),
     ] = "answer",
     budget: Annotated[
@@ -96,14 +97,17 @@ def threshold(
     strategy: Annotated[
         str,
         typer.Option(
-            metavar="NAME",
-            help="With early-stop: grace-es, or grace-vote, fitted on half of the questions.",
+            metavar="grace-es|grace-vote",
+            help="With early-stop: how the samples vote; grace-vote is fitted on half of the "
+            "questions.",
         ),
     ] = "grace-es",
     mixture: Annotated[
         bool,
         typer.Option(
-            "--mixture", help="Of a run on several sources: guarantee it in their mixture alone."
+            "--mixture",
+            help="With several sources: guarantee the accuracy for the mixture of sources only, "
+            "not in each.",
         ),
     ] = False,
     device: RunDevice = None,

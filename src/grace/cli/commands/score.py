@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, ModelPath, check_traces, examples
+from grace.cli.options import SOURCES, Base, Device, Dtype, ModelPath, check_traces, examples
 from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
 from grace.measuring import LIKELIHOODS
@@ -44,10 +44,7 @@ def score(
     path: ModelPath,
     file: Annotated[
         Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Responses: .jsonl, .csv, .parquet, hf:OWNER/NAME, or - for standard input.",
-        ),
+        typer.Argument(metavar="FILE", help=f"Responses: {SOURCES}."),
     ],
     out: Annotated[
         Path | None,

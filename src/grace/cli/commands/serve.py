@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 SERVE_EXAMPLES = examples(
     "grace serve runs/mine",
-    "grace serve runs/mine --host 0.0.0.0 --api-key $KEY",
+    "grace serve runs/mine --host 0.0.0.0 --api-key-file key.txt",
+    "grace serve runs/mine --fallback http://big:8002 --fallback-model qwen-72b --below 0.7",
 )
 PROXY_EXAMPLES = examples(
     "grace proxy --upstream http://127.0.0.1:8001",
-    "grace proxy exported/mine --upstream http://gpu:8001 --model lora --api-key $KEY",
+    "grace proxy exported/mine --upstream http://gpu:8001 --model lora --api-key-file key.txt",
     "grace proxy exported/mine --upstream http://gpu:8001 --fallback http://big:8002 "
     "--fallback-model qwen-72b --below 0.7",
 )
