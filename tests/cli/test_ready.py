@@ -117,6 +117,9 @@ def test_a_head_is_exported_and_listed_with_its_sources(
         assert cli("score", place, lines, "--out", scored).code == 0
         scores.append(json.loads(scored.read_text())["confidence"])
     assert scores[0] == scores[1]
+    told = "cannot tell prompts that are unlike theirs"
+    assert told not in exported.err
+    assert told in cli("export", out, tmp_path / "merged", "--base", model).err
 
 
 @pytest.mark.parametrize("head", [*sorted(ready.HEADS.glob("*")), None])

@@ -24,6 +24,7 @@ from grace.errors import ConfigError, ModelError
 from grace.export.card import write_card
 from grace.export.forms import Source, write_adapter, write_merged, write_vllm_lora
 from grace.export.gguf import write_gguf
+from grace.progress import say
 from grace.report import own_row
 from grace.store import (
     CARD,
@@ -99,6 +100,11 @@ def export_model(
 
     with disk_watched(out):
         replace_directory(out, fill)
+    if form != "adapter" and (record.get("evidence") or {}).get("familiar"):
+        say(
+            "fitted to several sources: this form cannot tell prompts that are unlike theirs, so "
+            "ask it questions like theirs only"
+        )
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Exported(size, NEXT[form].format(out=out))
 
