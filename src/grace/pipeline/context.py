@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,7 +170,7 @@ class Context:
         self.task: Task = graded_task(settings.data, self.settings.grade)
         self.shots: RowFile[Question] = directory.split(home).shots
         self._encoded_by: Any = None
-        self._encoded: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self._encoded: dict[tuple[tuple[str, str], ...], array[int]] = {}
 
     def elsewhere(self, task: str) -> Context:
         """Return this run's models on another task, graded alike if its answers are of one kind."""
@@ -232,8 +233,8 @@ class Context:
         for chat in self.messages(questions):  # each estimator asks for the same ones again
             said = tuple((message["role"], message["content"]) for message in chat)
             if said not in self._encoded:
-                self._encoded[said] = encode_chat(tokenizer, chat)
-            prompts.append(self._encoded[said])
+                self._encoded[said] = array("i", encode_chat(tokenizer, chat))
+            prompts.append(self._encoded[said].tolist())
         return prompts
 
     def samples(self, split: Split, draw: Callable[[int], Draws] | None = None) -> Samples:
