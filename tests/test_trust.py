@@ -127,20 +127,9 @@ def test_code_named_in_the_command_runs(
     assert mark.exists()
 
 
-NEVER_ENDS = "(([a-z._])+)+#"
-PEFT = [
-    ({"megatron_config": {"tensor_model_parallel_size": 1}, "megatron_core": PLANTED}, "Megatron"),
-    ({"target_modules": NEVER_ENDS}, "target_modules has a regular expression"),
-    ({"exclude_modules": NEVER_ENDS}, "exclude_modules has a regular expression"),
-    ({"modules_to_save": [NEVER_ENDS]}, "modules_to_save has a regular expression"),
-    ({"rank_pattern": {NEVER_ENDS: 2}}, "rank_pattern has a regular expression"),
-]
-
-
-@pytest.mark.parametrize("entries, says", PEFT, ids=lambda value: str(value)[:20])
 @pytest.mark.parametrize("place", ["adapter", "base model"])
-def test_what_peft_would_import_or_search_forever_is_refused(
-    place: str, entries: dict[str, Any], says: str, copy: Path, finished: Path, mark: Path
+def test_what_peft_would_import_is_refused(
+    place: str, copy: Path, finished: Path, mark: Path
 ) -> None:
     config = copy / "adapter" / "adapter_config.json"
     if place == "base model":  # a folder in the run of others, where peft looks for an adapter too
@@ -149,9 +138,9 @@ def test_what_peft_would_import_or_search_forever_is_refused(
             shutil.copy(copy / "adapter" / name, base / name)
         spoil(copy / "adapter" / "grace.json", "", "base_model", str(base))
         config = base / config.name
-    for name, value in entries.items():
-        spoil(config, "", name, value)
-    with pytest.raises(ModelError, match=f"adapter_config.json.*{says}"):
+    spoil(config, "", "megatron_config", {"tensor_model_parallel_size": 1})
+    spoil(config, "", "megatron_core", PLANTED)
+    with pytest.raises(ModelError, match=r"adapter_config.json.*Megatron"):
         grace.load(copy / "adapter")
     assert not mark.exists()
 

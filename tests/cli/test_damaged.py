@@ -62,8 +62,6 @@ DAMAGES = [
     Damage("adapter", "tokenizer_config.json", "{", "no tokenizer in"),
     Damage("adapter", "tokenizer_config.json", {"model_max_length": "x"}, "no tokenizer in"),
     Damage("adapter", "chat_template.jinja", "{{ 1 / 0 }}", "the chat template refuses"),
-    Damage("base", "config.json", {"num_hidden_layers": 10**7}, "num_hidden_layers is 10,000,000"),
-    Damage("base", "config.json", {"text_config": {"n_layer": 10**7}}, "n_layer is 10,000,000"),
     Damage("adapter", "grace.json", DEEP, "is not valid JSON"),
     Damage("adapter", "adapter_config.json", DEEP, "is not valid JSON"),
     Damage("rows", "rows.safetensors", b"torn", "rows.safetensors cannot be read"),

@@ -548,8 +548,8 @@ def test_answers_are_those_of_the_openapi_document(live: Live) -> None:
     texts: list[Any] = [{"prompt": ["a", "b"], "logprobs": 2}]
     scored = {"input": [{"question": QUESTION, "response": "49"}]}
     for path, bodies, chunk in (
-        ("/v1/chat/completions", chats, "ChatCompletionChunk"),
-        ("/v1/completions", texts, "TextCompletionChunk"),
+        ("/v1/chat/completions", chats, "CompletionChunk"),
+        ("/v1/completions", texts, "CompletionChunk"),
         ("/v1/score", [scored], ""),
     ):
         content = document["paths"][path]["post"]["responses"]["200"]["content"]

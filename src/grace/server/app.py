@@ -26,14 +26,12 @@ from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
 from grace.server.responding import ResponseEvent, ResponseObject, ResponsesRequest
 from grace.server.schemas import (
     ERRORS,
-    ChatCompletion,
-    ChatCompletionChunk,
+    CompletionChunk,
+    CompletionObject,
     Health,
     ModelCard,
     ModelList,
     Scores,
-    TextCompletion,
-    TextCompletionChunk,
     complete_document,
     responses,
 )
@@ -87,7 +85,9 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     _add_errors(app)
     app.state.end = service.pending.end
     app.add_middleware(Guard, settings=settings, counters=service.counters)
-    complete_document(app, protected=bool(settings.api_key), events=[ResponseEvent])
+    complete_document(
+        app, protected=bool(settings.api_key), events=[CompletionChunk, ResponseEvent]
+    )
     return app
 
 
@@ -95,7 +95,7 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/chat/completions", responses=responses(ChatCompletion, ChatCompletionChunk))
+    @app.post("/v1/chat/completions", responses=responses(CompletionObject, CompletionChunk))
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation; every choice has a `confidence`."""
         return await service.chat(body, request)
@@ -105,7 +105,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         """Answer a text or a conversation; the output item has a `confidence`."""
         return await service.respond(body, request)
 
-    @app.post("/v1/completions", responses=responses(TextCompletion, TextCompletionChunk))
+    @app.post("/v1/completions", responses=responses(CompletionObject, CompletionChunk))
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue text; every choice has a `confidence`."""
         return await service.complete(body, request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import ipaddress
 import logging
@@ -27,10 +26,7 @@ REQUEST_ID = "x-request-id"
 VALID_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # the client may choose an id like this
 PROTECTED = "/v1/"
 MAX_BODY = 2**20  # bytes of one body
-MAX_UNREAD = 2**23  # bytes of a refused body, which is read and forgotten
-UNREAD = (401, 408, 413, 415, 421)  # answers that end the connection
 BODY_S = 30  # for a body to arrive
-UNREAD_S = 5  # for a refused one
 
 
 class Guard:
@@ -81,21 +77,24 @@ class Guard:
             self._counters.seconds.labels(path).observe(time.monotonic() - start)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, body = Headers(scope=scope), b""
         try:
-            headers = Headers(scope=scope)
+            if scope["method"] == "POST":  # to its end: a refusal must reach who is still sending
+                body = await self._read(receive)
             self._check_host(headers.get("host", ""))
             if scope["path"].startswith(PROTECTED):
                 self._check_key(headers.get("authorization", ""))
             if scope["method"] == "POST":
-                receive = await self._body(headers, receive)
+                _check_body(body, headers.get("content-type", ""))
         except ApiError as error:
-            close = {"connection": "close"} if error.status in UNREAD else {}
-            if close and error.status != 408:
-                await _forget(receive)
-            refusal = JSONResponse(error.body, error.status, {**error.headers, **close})
-            await refusal(scope, receive, send)
+            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        await self._app(scope, replay, send)
 
     def _check_host(self, host: str) -> None:
         """Refuse a host name that is not the server's own (DNS rebinding); IPs are safe."""
@@ -118,51 +117,27 @@ class Guard:
                 401, "no valid API key; send `Authorization: Bearer KEY`", code="invalid_api_key"
             )
 
-    async def _body(self, headers: Headers, receive: Receive) -> Receive:
-        """Read the whole body within the limits; return a `receive` that replays it."""
-        kind, length = headers.get("content-type", ""), headers.get("content-length", "0")
-        if kind.split(";")[0].strip().lower() != "application/json":
-            raise ApiError(415, "the body is not JSON; send `Content-Type: application/json`")
-        _check_size(int(length))
-        limit_s = min(BODY_S, self._settings.timeout_s)
+    async def _read(self, receive: Receive) -> bytes:
+        """Read a body to its end; of one that is too large, keep no more than tells that."""
+        body, more = bytearray(), True
         try:
-            async with asyncio.timeout(limit_s):
-                body = await self._read(receive)
+            async with asyncio.timeout(min(BODY_S, self._settings.timeout_s)):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ApiError(400, "the client left before its body was complete")
+                    if len(body) <= MAX_BODY:
+                        body += message.get("body", b"")
+                    more = message.get("more_body", False)
         except TimeoutError:
             raise ApiError(408, "the body did not arrive in time; send it faster") from None
-        waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
-
-        return replay
-
-    async def _read(self, receive: Receive) -> bytes:
-        body, more = bytearray(), True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ApiError(400, "the client left before its body was complete")
-            body += message.get("body", b"")
-            _check_size(len(body))
-            more = message.get("more_body", False)
         return bytes(body)
 
 
-async def _forget(receive: Receive) -> None:
-    """Read the rest of a body: closing with unread bytes would reset the connection."""
-    left = MAX_UNREAD
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(UNREAD_S):
-            while left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_BODY:
+def _check_body(body: bytes, kind: str) -> None:
+    if kind.split(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "the body is not JSON; send `Content-Type: application/json`")
+    if len(body) > MAX_BODY:
         raise ApiError(413, f"the body has over {MAX_BODY} bytes; send less", code="too_large")
 
 

@@ -1,5 +1,6 @@
 """The OpenAPI document: the schema of every answer, which the tests validate answers against.
 
+Messages, deltas and log-probabilities are those of OpenAI's document, and not spelled out again.
 The docstrings of the models are their descriptions in the document.
 """
 
@@ -54,122 +55,27 @@ class _Rated(_Answer):
     fields: dict[str, FieldAnswer] | None = None
 
 
-class _Choice(_Rated):
+class CompletionChoice(_Rated):
+    """One answer with its confidence: a chat's `message`, or the `text` of `/v1/completions`."""
+
     index: int
     finish_reason: Literal["stop", "length", "tool_calls"]
+    message: dict[str, Any] | None = None
+    text: str | None = None
+    logprobs: dict[str, Any] | None
 
 
-class TopLogprob(_Answer):
-    """One of the most probable tokens of a step."""
-
-    token: str
-    logprob: float
-    bytes: list[int] | None
-
-
-class TokenLogprob(TopLogprob):
-    """One generated token; `<CNF>` is the last of its `top_logprobs`."""
-
-    top_logprobs: list[TopLogprob]
-
-
-class ChatLogprobs(_Answer):
-    """The log-probabilities of a chat choice."""
-
-    content: list[TokenLogprob]
-    refusal: str | None
-
-
-class TextLogprobs(_Answer):
-    """The log-probabilities of a choice of `/v1/completions`.
-
-    The first token of a prompt has none.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class CalledFunction(_Answer):
-    """A function and its arguments, which are JSON; a chunk has a part of them."""
-
-    name: str | None = None
-    arguments: str
-
-
-class ToolCall(_Answer):
-    """The call of a function."""
-
-    index: int | None = None
-    id: str | None = None
-    type: Literal["function"] | None = None
-    function: CalledFunction
-
-
-class ChatTurn(_Answer):
-    """The assistant's message."""
-
-    role: Literal["assistant"]
-    content: str | None
-    tool_calls: list[ToolCall] | None = None
-    refusal: str | None
-
-
-class ChatChoice(_Choice):
-    """One answer with its confidence."""
-
-    message: ChatTurn
-    logprobs: ChatLogprobs | None
-
-
-class TextChoice(_Choice):
-    """One continuation with its confidence."""
-
-    text: str
-    logprobs: TextLogprobs | None
-
-
-class _Object(_Answer):
-    id: str
-    created: int
-    model: str
-
-
-class ChatCompletion(_Object):
-    """The answer to a conversation."""
-
-    object: Literal["chat.completion"]
-    choices: list[ChatChoice]
-    usage: Usage
-    grace: dict[str, Any] | None = None
-
-
-class TextCompletion(_Object):
-    """The continuations of prompts."""
-
-    object: Literal["text_completion"]
-    choices: list[TextChoice]
-    usage: Usage
-
-
-class ChatDelta(_Answer):
-    """New text of the assistant's message."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    tool_calls: list[ToolCall] | None = None
-
-
-class _ChunkChoice(_Answer):
-    """New text of a choice; its last chunk has the confidence.
+class ChunkChoice(_Answer):
+    """New text of a choice: a chat's `delta`, or `text`; its last chunk has the confidence.
 
     Earlier chunks have the confidence so far, of a model trained with `grace.trace`.
     """
 
     index: int
     finish_reason: Literal["stop", "length", "tool_calls"] | None
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    logprobs: dict[str, Any] | None
     confidence: float | None = None
     no_confidence: str | None = None
     confidence_so_far: float | None = None
@@ -178,34 +84,26 @@ class _ChunkChoice(_Answer):
     fields: dict[str, FieldAnswer] | None = None
 
 
-class ChatChunkChoice(_ChunkChoice):
-    """New text of a chat choice."""
-
-    delta: ChatDelta
-    logprobs: ChatLogprobs | None
-
-
-class TextChunkChoice(_ChunkChoice):
-    """New text of a choice of `/v1/completions`."""
-
-    text: str
-    logprobs: TextLogprobs | None
-
-
-class ChatCompletionChunk(_Object):
-    """One event of a streamed conversation."""
-
-    object: Literal["chat.completion.chunk"]
-    choices: list[ChatChunkChoice]
-    usage: Usage | None = None
+class _Object(_Answer):
+    id: str
+    created: int
+    model: str
     grace: dict[str, Any] | None = None
 
 
-class TextCompletionChunk(_Object):
-    """One event of a streamed completion."""
+class CompletionObject(_Object):
+    """The answers to a conversation, or the continuations of prompts."""
 
-    object: Literal["text_completion"]
-    choices: list[TextChunkChoice]
+    object: Literal["chat.completion", "text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionChunk(_Object):
+    """One event of a stream of these."""
+
+    object: Literal["chat.completion.chunk", "text_completion"]
+    choices: list[ChunkChoice]
     usage: Usage | None = None
 
 
@@ -249,7 +147,6 @@ class Health(_Answer):
 
 
 REFERENCE = "#/components/schemas/{model}"
-CHUNKS = (ChatCompletionChunk, TextCompletionChunk)
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody}
     for status in (400, 401, 404, 408, 413, 415, 421, 429, 500, 501, 502, 503, 504)
@@ -271,14 +168,11 @@ def responses(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> d
     return {200: success, **ERRORS}
 
 
-def complete_document(
-    app: FastAPI, *, protected: bool, events: Sequence[type[BaseModel]] = ()
-) -> None:
+def complete_document(app: FastAPI, *, protected: bool, events: Sequence[type[BaseModel]]) -> None:
     """Add what FastAPI cannot know, such as `events` of streams; call it after the last route."""
     document = app.openapi()  # FastAPI keeps this very object and serves it
     parts = document["components"]
-    chunks: list[type[BaseModel]] = [*CHUNKS, *events]
-    for chunk in chunks:
+    for chunk in events:
         schema = chunk.model_json_schema(mode="serialization", ref_template=REFERENCE)
         parts["schemas"] |= schema.pop("$defs", {}) | {chunk.__name__: schema}
     for name in ("HTTPValidationError", "ValidationError"):  # invalid bodies get 400, not 422

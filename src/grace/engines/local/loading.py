@@ -26,12 +26,9 @@ from grace.engines.stops import ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.progress import say
-from grace.store import AGAIN, ROWS, cache_folder, is_run, read_card, read_object
+from grace.store import ROWS, cache_folder, is_run, read_card
 
 LARGE = 10**8  # parameters of a model that takes hours
-MOST_LAYERS = 10_000  # of a folder without safetensors
-# what is built; max_window_layers (28 unless told otherwise) only says which of them differ
-LAYERS = re.compile(r"n_layers?|layers|num_(hidden_|encoder_|decoder_)?layers|(en|de)coder_layers")
 BFLOAT16 = ("amx_tile", "avx512_bf16")  # what processors that compute in bfloat16 support
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -247,29 +244,6 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
         )
     if config and not (folder / "config.json").exists():
         raise ModelError(f"{path} has no config.json; give a Hugging Face model directory")
-    if config:
-        _check_layers(folder)
-
-
-def _check_layers(folder: Path) -> None:
-    """Refuse a config.json with more layers than there are tensors: building them takes hours."""
-    from safetensors import SafetensorError, safe_open
-
-    tensors = 0
-    for file in folder.glob("*.safetensors"):
-        with contextlib.suppress(SafetensorError), safe_open(file, "pt") as weights:
-            tensors += len(weights.keys())
-    most = tensors or MOST_LAYERS
-    parts = [read_object(folder / "config.json")]
-    for part in parts:
-        parts += [value for value in part.values() if isinstance(value, dict)]
-        for name, count in part.items():
-            if LAYERS.fullmatch(name) and isinstance(count, int) and count > most:
-                have = f"{tensors} tensors" if tensors else "no weights"
-                raise ModelError(
-                    f"{folder / 'config.json'}: {name} is {count:,}, and the folder has {have}; "
-                    f"{AGAIN}"
-                )
 
 
 def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: bool) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import threading
 import time
@@ -19,7 +18,6 @@ from grace.server.errors import ApiError
 
 log = logging.getLogger(__name__)
 SHARE = 6  # small jobs get the model for this many times as long as the large ones beside them
-REST_S = 1.0  # without work, then the memory that is free goes back to the system
 STUCK_S = 60.0  # without a forward pass while there is work, the model counts as stuck
 CLOSING_S = 1.0  # for running jobs to end when the queue closes
 Emit = Callable[[Any], None]
@@ -125,7 +123,6 @@ class Queue:
         self._changed = threading.Condition()
         self._closed = False
         self._model_lock = None if model is None else FairLock()
-        self._rested = True  # since the last work
         self._running: dict[int, Together] = {}  # by thread
         self._stepped = time.monotonic()
         self._threads: list[threading.Thread] = []
@@ -189,7 +186,7 @@ class Queue:
                 del together  # what they hold is not kept until the next ones
                 with self._changed:
                     del self._running[number]
-                    self._changed.notify_all()  # the first thread may rest now
+                    self._changed.notify_all()  # others may start now
 
     def _take(self, number: int) -> Together | None:
         """Wait for a job and return it, for others to join; None once the queue is closed."""
@@ -201,16 +198,11 @@ class Queue:
                     self.waiting.remove(job)
                     small = self._is_small(job)
                     together = Together([job], self._kind(job), self._joining, small=small)
-                    self._running[number], self._rested = together, False
+                    self._running[number] = together
                     return together
                 if self._closed:
                     return None
-                resting = (
-                    number == 0 and self._model is not None and not (self._rested or self._running)
-                )
-                if not self._changed.wait(REST_S if resting else None) and resting:
-                    self._rested = True
-                    _give_back_memory()
+                self._changed.wait()
 
     def _joining(self, together: Together, room: int) -> list[Job]:
         """Take what may join others from the queue; none overtakes one that waits for their end."""
@@ -296,12 +288,6 @@ class Queue:
             yield
         finally:
             hook.remove()
-
-
-def _give_back_memory() -> None:
-    """Return free memory to the system, where C can; one large request may leave a lot."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _let_go(error: BaseException | None) -> None:
