@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -77,7 +78,6 @@ STYLE = {
     "figure.dpi": 100,
     "font.family": ["DejaVu Sans"],
     "font.size": 8.5,
-    "hatch.linewidth": 0.6,
     "legend.frameon": False,
     "savefig.dpi": 200,
     "savefig.facecolor": "white",
@@ -107,7 +107,6 @@ class Figure(NamedTuple):
     caption: str
     group: str
     files: dict[str, bytes]
-    inline: bool = True  # shown on the page, with the others of its group
 
 
 def panels(
@@ -147,9 +146,7 @@ def unit_ticks(axis: Any, *, y: bool = True) -> None:
         axis.set_yticks(ticks, names)
 
 
-def save(
-    figure: Any, name: str, title: str, caption: str, group: str, *, inline: bool = True
-) -> Figure:
+def save(figure: Any, name: str, title: str, caption: str, group: str) -> Figure:
     """Save a drawn figure in every format of `FORMATS`."""
     files = {}
     for ending, options in FORMATS.items():
@@ -157,7 +154,7 @@ def save(
         figure.savefig(file, format=ending, **options)
         figure.set_layout_engine(None)  # the layout stays; "none" would draw everything twice
         files[ending] = file.getvalue()
-    return Figure(name, title, caption, group, files, inline)
+    return Figure(name, title, caption, group, files)
 
 
 # --- answers: reliability, time, training on another task, targets and traces
@@ -165,16 +162,14 @@ def save(
 GENERALIZATION = "generalization"
 """The group of the figures on training elsewhere; the others belong to a group of estimators."""
 
-LOWEST_SHARE_COLOR = 0.12
-SMALLEST_FULL_SHARE = 0.25  # the darkest bar colour never stands for less
+FLOOR, TALL = -0.26, 0.2  # where answers are counted below a reliability diagram, and how high
 ACCESS_LOOK = dict(zip(ACCESS, zip((SKY, BLUE, GREEN, ORANGE), "os^D", strict=True), strict=True))
 UNKNOWN_LOOK = (SOFT[0], "o")
 VERDICT_COLORS = {"better": BLUE, "worse": ORANGE}
 
-HATCHED = {"align": "edge", "facecolor": "none", "hatch": "////", "linewidth": 0.7, "zorder": 3}
 LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkB": 4, "relpos": (0, 0.5)}
 ARROW = {"arrowstyle": "-|>", "linewidth": 1.5, "mutation_scale": 10, "shrinkA": 3, "shrinkB": 0}
-"""Styles of the gap of a bar, of the line from a point to its name, and of a transfer."""
+"""Styles of the line from a point to its name, and of a transfer."""
 
 
 def estimator_figures(report: Report) -> Iterator[Figure]:
@@ -188,11 +183,11 @@ def estimator_figures(report: Report) -> Iterator[Figure]:
             draw_reliability(shown),
             f"reliability-{name}",
             f"Reliability diagrams on {title}",
-            "A bar is the accuracy of the answers in one bin of confidence, its colour their "
-            "share of all answers (darker is more); hatched is the gap to their mean confidence, "
-            "orange where the model is too sure and blue where it is not sure enough.",
+            "A bar is the accuracy of the answers in one bin of confidence, paler where there are "
+            "fewer; the gap to their mean confidence is orange where the model is too sure and "
+            "blue where it is not sure enough. Below, how many right (up) and wrong answers "
+            "(down) have that confidence.",
             title,
-            inline=False,
         )
         timed = [s for s in shown if s.cost("seconds_per_answer") and s.mean("ece") is not None]
         if len(timed) > 1:
@@ -222,47 +217,44 @@ def transfer_figures(report: Report) -> Iterator[Figure]:
 
 
 def draw_reliability(rated: Sequence[Rated]) -> Any:
-    """Draw one reliability diagram per estimator; the colour of a bar is its share of answers."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LinearSegmentedColormap, Normalize
-
-    shades = colormaps["YlOrRd"](np.linspace(LOWEST_SHARE_COLOR, 1, 256))
-    palette = LinearSegmentedColormap.from_list("share", shades)
-    pooled = [pooled_bars(s) for s in rated]
-    top = max(bar.n / s.num_answers for s, bars in zip(rated, pooled, strict=True) for bar in bars)
-    norm = Normalize(0, 100 * max(top, SMALLEST_FULL_SHARE))
-    figure, axes = panels(len(rated), width=2.3, height=2.65)
-    for axis, each, bars in zip(axes, rated, pooled, strict=True):
-        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
+    """Draw a reliability diagram per estimator, and below it its right and wrong answers."""
+    figure, axes = panels(len(rated), width=2.0, height=2.9)
+    for axis, each in zip(axes, rated, strict=True):
+        bars = pooled_bars(each)
+        most = max(bar.n for bar in bars)
         for bar in bars:
-            share = 100 * bar.n / each.num_answers
-            _reliability_bar(axis, bar, palette(norm(share)))
-        ece = each.mean("ece")
-        axis.set_title(each.label + ("" if ece is None else f"\nECE {100 * ece:.1f}"))
-        axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+            _reliability_bar(axis, bar, 0.25 + 0.75 * bar.n / most)
+        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 3)))
+        _answer_counts(axis, each)
+        shown = ((c.title, each.mean(c.key)) for c in MAIN[:3:2])
+        values = [f"{title} {100 * value:.1f}" for title, value in shown if value is not None]
+        title = [*textwrap.wrap(each.label, 26), " · ".join(values)]
+        axis.set_title("\n".join(title), fontsize=8.5)
+        axis.set(xlim=(0, 1), ylim=(FLOOR - TALL, 1), aspect="equal")
+        axis.spines["left"].set_bounds(0, 1)
+        axis.spines["bottom"].set_visible(False)
         unit_ticks(axis)
     outer_labels(axes, "Confidence", "Accuracy")
-    scale = figure.colorbar(
-        ScalarMappable(norm, palette),
-        ax=figure.axes,
-        fraction=0.05,
-        pad=0.02,
-        aspect=28,
-        shrink=0.86,
-    )
-    scale.set_label("Share of all answers (%)")
-    scale.outline.set_visible(False)
     return figure
 
 
-def _reliability_bar(axis: Any, bar: Bar, color: Any) -> None:
-    low, width, accuracy = bar.low, bar.high - bar.low, bar.accuracy or 0.0
-    axis.bar(low, accuracy, width, align="edge", color=color, edgecolor=INK, linewidth=0.6)
-    gap = (bar.confidence or 0.0) - accuracy
-    edge = ORANGE if gap > 0 else BLUE
-    x, inner = low + 0.12 * width, 0.76 * width
-    axis.bar(x, gap, inner, bottom=accuracy, edgecolor=edge, **HATCHED)
+def _reliability_bar(axis: Any, bar: Bar, solid: float) -> None:
+    """Draw the accuracy of a bin, and in colour the gap to its mean confidence."""
+    confidence, accuracy = bar.confidence or 0.0, bar.accuracy or 0.0
+    gap = {"color": ORANGE if confidence > accuracy else BLUE, "bottom": accuracy}
+    for height, look in ((accuracy, {"color": GREY}), (confidence - accuracy, gap)):
+        axis.bar(bar.low, height, bar.high - bar.low, align="edge", alpha=solid, **look)
+
+
+def _answer_counts(axis: Any, rated: Rated) -> None:
+    """Draw how many right (upwards) and wrong answers (downwards) have each confidence."""
+    rows = [row.histogram for row in rated.rows if row.histogram]
+    right, wrong = (np.sum([getattr(row, name) for row in rows], 0) for name in ("right", "wrong"))
+    most, edges = max(*right, *wrong), np.linspace(0, 1, len(right) + 1)
+    for counts, color in ((right / most, BLUE), (-wrong / most, ORANGE)):
+        axis.stairs(FLOOR + TALL * counts, edges, baseline=FLOOR, fill=True, color=color)
+    for line in (0, FLOOR):
+        axis.axhline(line, color=INK, linewidth=0.7)
 
 
 def draw_time(rated: Sequence[Rated]) -> Any:

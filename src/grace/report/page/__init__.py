@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import functools
-import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from grace.report import names, sentences, tables
 from grace.report.figures import GENERALIZATION, INK, TARGETS, THEMED, TRACES, Figure, scaling_group
-from grace.report.groups import Rated, groups, pooled_bars
+from grace.report.groups import groups
 from grace.report.rows import RatedAnswer, Report, group_by
 
 FOLDER = Path(__file__).parent
-SIZE, HEIGHT = 100, 150  # of a square diagram, and with the histogram below it
-MIDDLE, TALL = 128, 20  # the histogram's line, and its highest bars
 SHORT_COSTS = ("seconds_per_answer", "extra_forward_tokens_per_answer", "access")
 
 
@@ -46,7 +41,7 @@ def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
     """Return the variables of the template."""
     from markupsafe import Markup
 
-    inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures) if f.inline]
+    inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures)]
     every = groups(report)
     home = [group for group in every if group.in_domain] or every
     costs = tables.cost_columns(report)
@@ -63,7 +58,6 @@ def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
         "costs": costs,
         "short_costs": [cost for cost in costs if cost.key in SHORT_COSTS],
         "figures": group_by(inline, lambda pair: pair[0].group),
-        "panels": lambda group: [(r, Markup(draw_panel(r))) for r in group.rated if r.num_answers],
         "generalization": GENERALIZATION,
         "targets": TARGETS,
         "traces": TRACES,
@@ -112,49 +106,3 @@ def _inline(figure: Figure, at: int) -> str:
     svg = re.sub(r' height="[\d.]+pt"', "", svg, count=1)
     svg = re.sub(r'width="([\d.]+)pt"', r'style="width:\1pt"', svg, count=1)
     return svg.replace("<svg ", f'<svg role="img" aria-labelledby="caption-{figure.name}" ', 1)
-
-
-def draw_panel(rated: Rated) -> str:
-    """Draw reliability as SVG, and below it right and wrong answers over confidence."""
-    ece = rated.mean("ece")
-    title = f"Reliability of {html.escape(rated.label)}"
-    title += "" if ece is None else f", ECE {100 * ece:.1f}"
-    parts = [*_bars(rated), f'<path class="even" d="M0 {SIZE}L{SIZE} 0"/>', *_answers(rated)]
-    axes = f'<path class="axis" d="M0 0V{SIZE}H{SIZE}M0 {MIDDLE}H{SIZE}"/>'
-    ticks = '<text x="0" y="107">0</text><text x="100" y="107" text-anchor="end">1</text>'
-    return (
-        f'<svg viewBox="-1 -1 {SIZE + 2} {HEIGHT}" role="img" aria-label="{title}">'
-        f"{''.join(parts)}{axes}{ticks}</svg>"
-    )
-
-
-def _bars(rated: Rated) -> Iterator[str]:
-    """Yield a bar for each bin, more solid the more answers it holds, and its calibration gap."""
-    bars = pooled_bars(rated)
-    most = max((bar.n for bar in bars), default=1)
-    for bar in bars:
-        accuracy, confidence = SIZE * (bar.accuracy or 0.0), SIZE * (bar.confidence or 0.0)
-        x, width = SIZE * bar.low + 0.5, SIZE * (bar.high - bar.low) - 1
-        solid = 0.25 + 0.75 * bar.n / most
-        yield _box("answers", x, SIZE - accuracy, width, accuracy, solid)
-        side = "over" if confidence > accuracy else "under"
-        gap = abs(confidence - accuracy)
-        yield _box(side, x, SIZE - max(accuracy, confidence), width, gap, solid)
-
-
-def _answers(rated: Rated) -> Iterator[str]:
-    """Yield the histograms of right answers, upwards, and of wrong ones, downwards."""
-    rows = [row.histogram for row in rated.rows if row.histogram]
-    if not rows:
-        return
-    right, wrong = (np.sum([getattr(row, name) for row in rows], 0) for name in ("right", "wrong"))
-    most, width = max(*right, *wrong, 1), SIZE / len(right)
-    for at, (up, down) in enumerate(zip(right, wrong, strict=True)):
-        tall = TALL * up / most
-        yield _box("right-bar", at * width, MIDDLE - tall, width - 0.5, tall) if up else ""
-        yield _box("wrong-bar", at * width, MIDDLE, width - 0.5, TALL * down / most) if down else ""
-
-
-def _box(kind: str, x: float, y: float, width: float, height: float, solid: float = 1.0) -> str:
-    size = f'x="{x:.4g}" y="{y:.4g}" width="{width:.3g}" height="{height:.3g}"'
-    return f'<rect class="{kind}" {size}' + (f' opacity="{solid:.2g}"/>' if solid < 1 else "/>")
