@@ -44,7 +44,6 @@ COMMANDS = (
     "proxy",
 )
 KINDS = ("tasks", "estimators", "strategies", "engines", "graders", "recipes", "settings", "runs")
-SCHEMA = Path(grace.__file__).parent / "report" / "schema.json"
 ANSWER = re.compile(r"confidence (0\.\d\d|1\.00)(   \(\d+ of \d+ samples\))?\n\Z")
 
 

@@ -51,7 +51,6 @@ def study(results=None, **options):
             TargetRow(0, 0.0, 0.5, 30, 0.2, trained),
             TargetRow(1, 0.5, 1.0, 0, None, trained),
         ],
-        "target_values": {trained: [0.2] * 30},
         "notes": [f"a note {NASTY}"],
         "settings": {"train.learning_rate": 1e-5, "prompt": NASTY},
         "examples": [

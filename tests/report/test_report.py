@@ -1,12 +1,10 @@
-"""report.json: schema, numbers, missing confidences; the console and Markdown."""
+"""report.json: numbers, missing confidences; the console and Markdown."""
 
 import dataclasses
 import io
 import json
 import math
-from importlib.resources import files
 
-import jsonschema
 import numpy as np
 import pytest
 from made_up_study import result, study
@@ -16,8 +14,8 @@ from grace import metrics
 from grace.errors import UserInputError
 from grace.report import (
     EstimatorResult,
+    from_json,
     render_table,
-    rows,
     summarize,
     to_json,
     write_report,
@@ -27,12 +25,10 @@ from grace.report.markdown import markdown
 from grace.report.rows import Report
 from grace.report.tables import points
 
-SCHEMA = json.loads(files("grace.report").joinpath("schema.json").read_text())
-
 
 def checked(report):
     plain = json.loads(json.dumps(to_json(report), allow_nan=False))
-    jsonschema.Draft202012Validator(SCHEMA).validate(plain)
+    assert to_json(from_json(Report, plain)) == plain
     return plain
 
 
@@ -40,7 +36,7 @@ def summary(*results, **options):
     return checked(summarize(study(results, **options), resamples=30))
 
 
-def test_a_written_report_fits_the_schema_and_is_what_was_returned(written):
+def test_a_written_report_is_what_was_returned(written):
     directory, report = written
     stored = json.loads((directory / "report.json").read_text())
     assert stored == checked(report)
@@ -194,34 +190,3 @@ def test_markdown_tables_have_as_many_cells_as_headings(written):
     heads = [at for at, line in enumerate(rows) if line.startswith("|---")]
     for at, end in zip(heads, [*[h - 1 for h in heads[1:]], len(rows)], strict=True):
         assert set(widths[at - 1 : end]) == {widths[at]}
-
-
-@pytest.mark.parametrize(
-    ("kind", "part"),
-    [
-        (Report, None),
-        (rows.MetricRow, "row"),
-        (rows.Summary, "summary"),
-        (rows.Comparison, "comparison"),
-        (rows.Transfer, "transfer"),
-        (rows.SeedStrategy, "scaling"),
-        (rows.JointStrategy, "scaling_joint"),
-        (rows.EqualAccuracy, "equal_accuracy"),
-        (rows.Pooled, "pool"),
-        (rows.Discrimination, "discrimination"),
-        (rows.TargetRow, "target"),
-        (rows.TargetValues, "target_values"),
-        (rows.Validation, "validation"),
-        (rows.RatedAnswer, "example"),
-        (rows.TraceRow, "trace"),
-        (rows.Along, "along"),
-        (metrics.Bar, "bar"),
-    ],
-)
-def test_rows_have_the_fields_that_the_schema_describes(kind, part):
-    described = SCHEMA["$defs"][part] if part else SCHEMA
-    fields = dataclasses.fields(kind)
-    assert {field.name for field in fields} == set(described["properties"])
-    missing = dataclasses.MISSING
-    always = {f.name for f in fields if f.default is f.default_factory is missing}
-    assert always <= set(described["required"])

@@ -32,7 +32,6 @@ from grace.report.rows import (
     JointStrategy,
     Report,
     TargetRow,
-    TargetValues,
     TraceRow,
     Transfer,
     group_by,
@@ -355,12 +354,11 @@ TRACES = "traces"
 
 def target_figures(report: Report) -> Iterator[Figure]:
     """Draw the calibration targets of each task."""
-    values = {entry.task: entry for entry in report.target_values}
     for task in dict.fromkeys(row.task for row in report.targets):
         rows = [row for row in report.targets if row.task == task and row.n]
         if rows:
             yield save(
-                draw_targets(rows, values.get(task)),
+                draw_targets(rows),
                 f"targets-{slug(task)}",
                 f"Calibration targets of {task}",
                 "Left: a target is the accuracy of the training answers whose probe score falls "
@@ -385,8 +383,8 @@ def trace_figures(report: Report) -> Iterator[Figure]:
             )
 
 
-def draw_targets(rows: Sequence[TargetRow], values: TargetValues | None) -> Any:
-    """Draw the target of each bin, and their density: over responses, or else over bins."""
+def draw_targets(rows: Sequence[TargetRow]) -> Any:
+    """Draw the target of each bin, and their density over responses."""
     figure, (left, right) = panels(2, columns=2, width=3.3, height=2.6)
     low = np.array([row.low for row in rows])
     width = np.array([row.high - row.low for row in rows])
@@ -399,14 +397,12 @@ def draw_targets(rows: Sequence[TargetRow], values: TargetValues | None) -> Any:
     left.set(
         xlabel="Probe score", ylabel="Target (accuracy of the bin)", xlim=(0, 1), ylim=(0, 1.08)
     )
-    point, count = (values.values, values.counts) if values else (target, n)
-    point, count = np.asarray(point, dtype=np.float64), np.asarray(count, dtype=np.float64)
-    weight = count / count.sum()
-    share, edges = np.histogram(point, len(rows) if len(rows) > 5 else 10, (0, 1), weights=weight)
+    weight = n / n.sum()
+    share, edges = np.histogram(target, len(rows) if len(rows) > 5 else 10, (0, 1), weights=weight)
     right.bar(
         edges[:-1], share / np.diff(edges), np.diff(edges), align="edge", color=GREY, alpha=0.6
     )
-    x, density = density_of(point, weight, int(count.sum()))
+    x, density = density_of(target, weight, int(n.sum()))
     right.plot(x, density, color=ORANGE, linewidth=1.6)
     right.set(xlabel="Target", ylabel="Density", xlim=(0, 1))
     for axis in (left, right):

@@ -133,8 +133,6 @@ class ReportInput:
     hardware: str
     results: Sequence[EstimatorResult]
     targets: Sequence[TargetRow] = ()
-    # by task, for their density
-    target_values: Mapping[str, Sequence[float]] = field(default_factory=dict)
     replays: Sequence[Replay] = ()
     notes: Sequence[str] = ()
     settings: Mapping[str, object] = field(default_factory=dict)  # may be nested
@@ -158,7 +156,6 @@ def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
         hardware=_distinct(data.hardware for data in inputs),
         results=_results(every("results")),
         targets=_targets(inputs),
-        target_values=_target_values(inputs),
         replays=list({(r.task, r.backbone, r.name, r.seed): r for r in every("replays")}.values()),
         notes=list(dict.fromkeys(every("notes"))),
         settings=_settings(inputs),
@@ -214,23 +211,13 @@ def _same(a: EstimatorResult, b: EstimatorResult) -> bool:
 
 
 def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
-    names = _first_names(inputs)
-    rows = [row for data in inputs for row in data.targets if names[row.task] == _model_name(data)]
-    bins = group_by(rows, lambda row: (row.task, row.low, row.high))
+    """Pool the bins of each task over the seeds of its first run: variants have other targets."""
+    named = [(setting_texts(data.settings).get("report.name", ""), data) for data in inputs]
+    rows = [(name, row) for name, data in named for row in data.targets]
+    first = {row.task: name for name, row in reversed(rows)}
+    same = (row for name, row in rows if first[row.task] == name)
+    bins = group_by(same, lambda row: (row.task, row.low, row.high))
     return [_pooled(bins[key]) for key in sorted(bins)]
-
-
-def _first_names(inputs: Sequence[ReportInput]) -> dict[str, str]:
-    """Return what the first run of each task calls its model: variants may have other targets."""
-    names: dict[str, str] = {}
-    for data in inputs:
-        for task in (*data.target_values, *(row.task for row in data.targets)):
-            names.setdefault(task, _model_name(data))
-    return names
-
-
-def _model_name(data: ReportInput) -> str:
-    return setting_texts(data.settings).get("report.name", "")
 
 
 def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
@@ -238,16 +225,6 @@ def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
     n = sum(row.n for row in rows)
     right = sum(row.n * (row.accuracy or 0.0) for row in rows)
     return replace(rows[0], n=n, accuracy=right / n if n else None)
-
-
-def _target_values(inputs: Sequence[ReportInput]) -> dict[str, list[float]]:
-    names = _first_names(inputs)
-    pooled: dict[str, list[float]] = {}
-    for data in inputs:
-        for task, values in data.target_values.items():
-            if names[task] == _model_name(data):
-                pooled.setdefault(task, []).extend(values)
-    return pooled
 
 
 def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The frozen rows of report.json, and JSON in and out; `schema.json` describes every field.
+"""The frozen rows of report.json, and JSON in and out.
 
 Numbers are fractions, rounded to 6 decimals (so that a file does not depend on the last bit of a
 sum), and None where undefined.
@@ -65,9 +65,9 @@ class MetricRow(Place):
 
     estimator: str
     seed: int
-    n: int
-    missing: int
-    accuracy_all: float | None
+    n: int  # responses with a confidence, over which all metrics are
+    missing: int  # responses without one
+    accuracy_all: float | None  # of both
     seconds_per_answer: float | None
     extra_forward_tokens_per_answer: float | None
     extra_requests_per_answer: float | None
@@ -81,7 +81,7 @@ class MetricRow(Place):
     adaptive_ece: float | None
     smooth_ece: float | None
     aurc: float | None
-    wqd: float | None
+    wqd: float | None  # None with one response to each question
     interval: dict[str, Interval | None]
     reliability: tuple[Bar, ...]
     histogram: Histogram | None
@@ -104,7 +104,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(Place):
-    """One estimator over its seeds; every dict is by metric."""
+    """One estimator over its seeds; every dict is by metric.
+
+    `mean` and `spread` (the standard deviation) are over the seeds, `interval` is of the mean over
+    questions and, from three seeds on, over seeds; `mark` is explained in `significance.marks`.
+    """
 
     estimator: str
     seeds: Seeds
@@ -118,7 +122,10 @@ class Summary(Place):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Place):
-    """Estimator `a` (GrACE) minus `b` in one metric, over the responses that both rate."""
+    """Estimator `a` (GrACE) minus `b` in one metric, over the responses that both rate.
+
+    It is the mean over `seeds`; `seed` is None if there are several.
+    """
 
     a: str
     b: str
@@ -155,15 +162,6 @@ class TargetRow:
     n: int
     accuracy: float | None
     task: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetValues:
-    """The distinct targets of a task's training responses, and how often each occurs."""
-
-    task: str
-    values: tuple[float, ...]
-    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,22 +220,22 @@ class StrategyRow(Sampled):
     """One strategy at one budget of samples."""
 
     strategy: str
-    answers: str
+    answers: str  # whose samples vote: "base", or the name of what was trained
     estimator: str | None
     budget: int
     threshold: float | None
-    n: int
+    n: int  # different questions
     accuracy: float
-    interval: Interval | None
-    spread: float | None
+    interval: Interval | None  # of the accuracy
+    spread: float | None  # standard deviation of the accuracy over seeds
     mean_samples: float
     samples_interval: Interval | None
     mean_tokens: float
-    gain: float | None
+    gain: float | None  # accuracy minus that of `sc` with the same budget, on the same questions
     gain_interval: Interval | None
-    gain_own: float | None
+    gain_own: float | None  # the same to SC over the same, tuned samples
     gain_own_interval: Interval | None
-    used: tuple[float, ...]
+    used: tuple[float, ...]  # shares of questions that took 1, 2, ... samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +254,11 @@ class JointStrategy(StrategyRow):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualAccuracy(Sampled):
-    """The samples that a strategy needs for the accuracy that `reference` has at the budget."""
+    """The samples that a strategy needs for the accuracy that `reference` has at the budget.
+
+    `saved` is `reference_samples` minus `samples`; both are None where the curve, straight between
+    two budgets, does not get there. `reached` is the share of resamples in which it does.
+    """
 
     strategy: str
     estimator: str | None
@@ -293,10 +295,10 @@ class Pooled(Sampled):
 
     seed: int
     answers: str
-    n: int
-    samples: int
+    n: int  # questions
+    samples: int  # of each question
     accuracy: float
-    without_answer: float
+    without_answer: float  # share of samples
     mean_tokens: float
     confidences: tuple[PooledConfidence, ...]
     temperature: float | None = None
@@ -328,7 +330,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The content of report.json; see schema.json."""
+    """The content of report.json."""
 
     schema_version: int
     name: str
@@ -344,7 +346,6 @@ class Report:
     pools: tuple[Pooled, ...]
     discrimination: tuple[Discrimination, ...]
     targets: tuple[TargetRow, ...]
-    target_values: tuple[TargetValues, ...]
     comparisons: tuple[Comparison, ...]
     evaluation: dict[str, float]
     settings: dict[str, str]

@@ -50,7 +50,6 @@ from grace.report.rows import (
     Report,
     SeedStrategy,
     Summary,
-    TargetValues,
     TraceRow,
     Transfer,
     from_json,
@@ -107,7 +106,6 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         transfer=tuple(transfers(trials, groups)),
         **replay_rows(data.replays),
         targets=tuple(data.targets),
-        target_values=tuple(_counted(*pair) for pair in sorted(data.target_values.items())),
         comparisons=tuple(comparisons(trials, groups)),
         evaluation={"bins": bins, "resamples": resamples, "level": LEVEL, "seed": seed},
         settings=setting_texts(data.settings),
@@ -246,12 +244,6 @@ def transfers(trials: Trials, groups: dict[Place, Group]) -> Iterator[Transfer]:
 
 def _about(place: Place) -> dict[str, Any]:
     return dict(zip(("task", "train_task", "backbone"), place, strict=True))
-
-
-def _counted(task: str, targets: Sequence[float]) -> TargetValues:
-    """Count how often each distinct target occurs."""
-    value, count = np.unique(np.round(np.asarray(targets, dtype=float), 6), return_counts=True)
-    return TargetValues(task=task, values=value.tolist(), counts=count.tolist())
 
 
 def _picked(examples: Sequence[RatedAnswer]) -> Iterator[RatedAnswer]:

@@ -53,7 +53,6 @@ def report_input(context: Context) -> ReportInput:
     config = read_json(directory.config)
     binned = directory.target_table.exists() and settings.method == "paper"
     table = read_json(directory.target_table) if binned else {"bins": [], "warnings": []}
-    targets = directory.split("train").targets.read() if binned else []
     estimators, task = rated_estimators(context), context.about["task"]
     layer = layer_read(directory)
     reads = [f"the confidence reads the MLP of block {layer}"] if layer else []
@@ -69,7 +68,6 @@ def report_input(context: Context) -> ReportInput:
             for result in _results(context, test, name, estimator)
         ],
         targets=[TargetRow(**row, task=task) for row in table["bins"]],
-        target_values={task: [row.target for row in targets]} if targets else {},
         notes=[f"{_run_name(context)}: {warning}" for warning in notes],
         settings=to_dict(settings),
         examples=list(_examples(context)),
