@@ -32,7 +32,7 @@ from travel import PLACES, RESAMPLES, WIDTH, reduced
 from grace.cnf import HeadShape
 from grace.engines import Features, Sampling
 from grace.engines.gguf import resolve_model
-from grace.engines.responses import end_of, field_places
+from grace.engines.reading import end_of, field_places
 from grace.evidence import Evidence, features
 from grace.grading import load_grader
 from grace.methods.grace.fields import FieldColumns
@@ -124,8 +124,8 @@ def _load(model: str) -> Any:
 def collect(engine: Any, shots: list[Any], records: list[Any], file: Path) -> None:
     """Let the model fill in some records, and store what is read of each record and field."""
     from grace.chat import encode_chat
+    from grace.engines.local.decoding import SampleRequest
     from grace.engines.local.layers import candidates
-    from grace.engines.local.sampler import SampleRequest
     from grace.engines.structured import Form, Forms
 
     chats: list[list[Message]] = [

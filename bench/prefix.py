@@ -35,7 +35,7 @@ from grace.engines import Known, Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.local import forward
 from grace.engines.local.cache import RoomyLayer
-from grace.engines.stops import stop_ids
+from grace.engines.reading import stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 from grace.methods.paper.examples import Example, collate

@@ -13,7 +13,7 @@ import tiny_models
 from grace.answers.fields import fields_in
 from grace.cnf import add_cnf, set_rows
 from grace.engines import Sampling
-from grace.engines.responses import end_of, field_places, rate_fields
+from grace.engines.reading import end_of, field_places, rate_fields
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence, confidence, features

@@ -8,7 +8,7 @@ GraceError                 exit code 2 in the command line, printed as one line
 │   └── DataError          a question file or a response file that cannot be read
 ├── ModelError             a model or tokenizer directory that cannot serve
 │   └── ComputeError       memory ran out, or what was computed is no number
-├── UpstreamError          a request to a server that failed (in `engines/http/answers.py`)
+├── UpstreamError          a request to a server that failed (in `engines/http/upstream.py`)
 ├── RunError               a run directory that does not fit the command
 └── TrainingError          training had to stop (loss not finite, nothing to train on)
 ```

@@ -23,7 +23,7 @@ from grace import plugins
 from grace.cli import main
 from grace.cnf import add_cnf, set_rows
 from grace.engines import Response, Sampling
-from grace.engines.base import BaseEngine, StepEngine
+from grace.engines.base import ModelEngine, StepEngine
 from grace.engines.kinds import engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
@@ -232,7 +232,7 @@ def test_a_response_that_is_too_long_to_be_rated_is_refused_with_its_prompt(engi
             engine.confidences([[5]], [[6] * engine.limit])
 
 
-@pytest.mark.parametrize("base", [BaseEngine, StepEngine])
+@pytest.mark.parametrize("base", [ModelEngine, StepEngine])
 def test_an_engine_that_lacks_a_method_is_refused_before_it_is_used(base: type) -> None:
     class Unfinished(base): ...
 

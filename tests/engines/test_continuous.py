@@ -12,7 +12,7 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
 from grace.engines.local import scoring
-from grace.engines.local.sampler import SampleRequest
+from grace.engines.local.decoding import SampleRequest
 from grace.engines.transformers import TransformersEngine
 
 CLOSE = 1e-5

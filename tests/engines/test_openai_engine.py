@@ -19,7 +19,7 @@ from fake_upstream import MODEL, Behaviour, Server, serving
 from grace.chat import encode_chat
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.http.answers import UpstreamError
+from grace.engines.http.upstream import UpstreamError
 from grace.engines.kinds import load_engine
 from grace.engines.openai import OpenAIEngine
 from grace.engines.transformers import TransformersEngine

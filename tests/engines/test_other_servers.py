@@ -17,7 +17,7 @@ from fake_servers import LlamaServer, Ollama, SGLang
 from fake_upstream import Server, serving
 from grace.cnf import add_cnf, set_rows
 from grace.engines import Sampling
-from grace.engines.http.answers import UpstreamError
+from grace.engines.http.upstream import UpstreamError
 from grace.engines.openai import OpenAIEngine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from grace.cnf import Readout
-from grace.engines.reading import Reader, Step
-from grace.engines.responses import read
-from grace.engines.stops import named_ends
+from grace.engines.reading import Reader, Step, named_ends, read
 from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading
 

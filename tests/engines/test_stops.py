@@ -11,9 +11,7 @@ import torch
 import tiny_models
 from grace.cnf import TOKENS, Readout, add_cnf
 from grace.engines import Sampling
-from grace.engines.reading import LISTED_ENDS, MOST_IDS, Reader, Step
-from grace.engines.responses import read
-from grace.engines.stops import stop_ids
+from grace.engines.reading import LISTED_ENDS, MOST_IDS, Reader, Step, read, stop_ids
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 

@@ -16,7 +16,7 @@ import grace
 import tiny_models
 from grace.cnf import add_cnf, trainable_rows
 from grace.engines import Sampling
-from grace.engines.stops import named_ends
+from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError, ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading

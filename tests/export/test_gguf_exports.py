@@ -23,7 +23,7 @@ from grace.cnf import TOKENS
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.kinds import load_engine
-from grace.engines.stops import named_ends
+from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.export import export_model

@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 import tiny_models
 import tiny_run
-from grace.chat import answering_at_once, dating, with_thinking
-from grace.chat.dating import frozen_date, with_date
+from grace import chat
+from grace.chat import answering_at_once, frozen_date, with_date, with_thinking
 from grace.chat.saved import SavedTokenizer
 from grace.config import override_settings
 from grace.engines.local import loading
@@ -52,7 +52,7 @@ CHAT: list[Any] = [{"role": "user", "content": "Who is {# she #}?"}]
 
 
 def on(day: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dating, "today", lambda: day)
+    monkeypatch.setattr(chat, "today", lambda: day)
     loading._say_frozen.cache_clear()
 
 

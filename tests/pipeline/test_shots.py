@@ -74,7 +74,7 @@ def test_a_loaded_model_asks_with_the_same_examples_prompt_and_stops(shown: Path
 
 
 def test_an_export_ends_at_the_same_tokens_and_says_so(shown: Path, tmp_path: Path) -> None:
-    from grace.engines.stops import stop_ids
+    from grace.engines.reading import stop_ids
     from grace.export import export_model
 
     export_model(shown, shown / "adapter", str(shown.parent / "model"), tmp_path / "out")

@@ -9,15 +9,13 @@ import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from grace.records import FieldValue, Response
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from grace.cnf import Readout
-    from grace.evidence import Evidence
 
 GREEDY_BELOW = 1e-5  # the temperature below which vLLM is greedy, too
 UNIFORM_FROM = 1e30  # a temperature at which all tokens are equally probable
@@ -169,72 +167,4 @@ class Engine(Protocol):
         self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
     ) -> Features:
         """Return the pooled hidden states of given responses, or activations of a block's MLP."""
-        ...
-
-
-class ModelEngine(Engine, Protocol):
-    """An engine that loads models itself: the class that a file of this folder names `ENGINE`.
-
-    It tells how its c is read, and can stop samples when a vote is decided.
-    """
-
-    gives: ClassVar[frozenset[Capability]]
-
-    @classmethod
-    def open(cls, opening: Opening) -> ModelEngine:
-        """Load a model, or connect to the server that runs it.
-
-        Raises:
-            ConfigError: the engine does not have one of the settings.
-            ModelError: the model cannot be loaded; the message says what to do.
-        """
-        ...
-
-    def close(self) -> None:
-        """Free the model, or close the connections to the server."""
-        ...
-
-    @property
-    def readout(self) -> Readout | None:
-        """The tokens that c is read from, None if there are none."""
-        ...
-
-    def rated(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
-    ) -> list[Rating]:
-        """Return c of given responses, how familiar their prompts are, and their fields.
-
-        `known` are the log-probabilities of all responses, if this very model has drawn them.
-        """
-        ...
-
-    @property
-    def read_at(self) -> str:
-        """Where c is read: predict, feed or prompt."""
-        ...
-
-    @property
-    def evidence(self) -> Evidence | None:
-        """How the response's own probabilities shift c, if at all."""
-        ...
-
-    @property
-    def limit(self) -> int | None:
-        """The most tokens of a prompt with its response, None if there is no limit."""
-        ...
-
-    def traces(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
-    ) -> list[list[float]]:
-        """Return c at every step of given responses, the end step last; `known` as in `rated`."""
-        ...
-
-    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:
-        """Return the samples of one prompt, which can be started one by one."""
-        ...
-
-    def plan(
-        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
-    ) -> list[list[int]]:
-        """Return units of work as lists of prompt indices; they depend on the arguments alone."""
         ...

@@ -6,14 +6,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from grace.cnf import Readout
-from grace.engines import AT_ONCE, LAST, Features, Ids, Known, Rating, Sampling
-from grace.engines.reading import NO_CNF, Reader, Scored
-from grace.engines.responses import rated
+from grace.engines import (
+    AT_ONCE,
+    LAST,
+    Capability,
+    Engine,
+    Features,
+    Ids,
+    Known,
+    Opening,
+    Rating,
+    SampleStream,
+    Sampling,
+)
+from grace.engines.reading import NO_CNF, Reader, Scored, rated
 from grace.errors import DataError, ModelError
 from grace.evidence import Evidence
 from grace.records import Response
@@ -21,11 +32,41 @@ from grace.records import Response
 Value = TypeVar("Value")
 
 
-class BaseEngine(ABC):
-    """Base class of all engines: scores given responses, and tells how c is read (`reader`)."""
+class ModelEngine(Engine, ABC):
+    """An engine that loads models itself: the class that a file of this folder names `ENGINE`.
 
+    `gives` is what it offers beyond samples and probabilities, `reader` tells how c is read, and
+    `limit` is the most tokens of a prompt with its response, None if there is no limit.
+    """
+
+    gives: ClassVar[frozenset[Capability]]
     reader: Reader
-    tokenizer: Any
+    limit: int | None
+    tokenizer: Any = None
+
+    @classmethod
+    @abstractmethod
+    def open(cls, opening: Opening) -> ModelEngine:
+        """Load a model, or connect to the server that runs it.
+
+        Raises:
+            ConfigError: the engine does not have one of the settings.
+            ModelError: the model cannot be loaded; the message says what to do.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the model, or close the connections to the server."""
+
+    @abstractmethod
+    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:
+        """Return the samples of one prompt, which can be started one by one."""
+
+    @abstractmethod
+    def plan(
+        self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64
+    ) -> list[list[int]]:
+        """Return units of work as lists of prompt indices; they depend on the arguments alone."""
 
     @property
     def readout(self) -> Readout | None:
@@ -49,7 +90,10 @@ class BaseEngine(ABC):
     def rated(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> list[Rating]:
-        """Return c of given responses, how familiar their prompts are, and their fields."""
+        """Return c of given responses, how familiar their prompts are, and their fields.
+
+        `known` are the log-probabilities of all responses, if this very model has drawn them.
+        """
         if self.readout is None:
             raise ModelError(NO_CNF)
         if self.evidence is None:
@@ -93,10 +137,8 @@ class BaseEngine(ABC):
         """Yield given responses with their log-probabilities and readings."""
 
 
-class StepEngine(BaseEngine):
+class StepEngine(ModelEngine):
     """Base class of the engines that return log-probabilities, but no logits or hidden states."""
-
-    limit: int | None  # tokens of the context
 
     def plan(
         self, prompts: Sequence[Ids], num_samples: int = 1, max_new_tokens: int = 64

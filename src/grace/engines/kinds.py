@@ -1,7 +1,7 @@
 """Load an engine by its name.
 
-An engine is a file of this folder that assigns `ENGINE`, a class with the methods of
-`grace.engines.ModelEngine`. An engine of your own is named `module:NAME`.
+An engine is a file of this folder that assigns `ENGINE`, a class that derives from
+`grace.engines.base.ModelEngine`. An engine of your own is named `module:NAME`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from grace import plugins
 from grace.config import key_values
-from grace.engines import ModelEngine, Opening
+from grace.engines import Opening
+from grace.engines.base import ModelEngine
 from grace.engines.gguf import resolve_model
 from grace.errors import ConfigError, ModelError
 from grace.store import read_card

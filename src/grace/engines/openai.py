@@ -16,19 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from grace.chat import with_thinking
-from grace.chat.dating import with_date
+from grace.chat import with_date, with_thinking
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import StepEngine, check_contexts
-from grace.engines.http.answers import UpstreamError
 from grace.engines.http.background import Background, Calls, in_order
 from grace.engines.http.dialect import Request
 from grace.engines.http.probing import probe
 from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
-from grace.engines.http.upstream import Upstream
-from grace.engines.reading import Reader, Scored
-from grace.engines.stops import named_ends, named_rows, stop_ids
+from grace.engines.http.upstream import Upstream, UpstreamError
+from grace.engines.reading import Reader, Scored, named_ends, named_rows, stop_ids
 from grace.errors import ConfigError, ModelError
 from grace.records import Response
 from grace.store import adapter_weights, digest, read_card

@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace.answers.fields import fields_in
+from grace.chat import pieces
 from grace.cnf import TOKENS, Readout, find_readout
-from grace.engines import Ids
+from grace.engines import Ids, Rating
 from grace.errors import ModelError
-from grace.evidence import Evidence, Reading, confidence, distance_in, reading, traced
+from grace.evidence import (
+    Evidence,
+    Reading,
+    along,
+    confidence,
+    distance_in,
+    features,
+    reading,
+    traced,
+)
+from grace.records import FieldValue, Response
+from grace.store import read_object
 
 LOWEST = -9999.0  # log-probability of 0 in JSON, which has no infinity
 NO_CNF = "the model has no <CNF>, so it has no confidence; load a trained adapter or an export"
@@ -92,12 +108,9 @@ class Reader:
             raise ModelError(
                 f"the confidence is read from {how}, which only the transformers engine can do"
             )
-        ends = dict.fromkeys((tokenizer.eos_token_id, *eos, *card.get("stop_ids", ())))
-        read = readout.ids if readout else ()
-        unread = tuple(i for i in ends if i is not None and 0 <= i < rows and i not in read)
-        if not unread:
-            raise ModelError("neither tokenizer nor model names an end token; set eos_token")
-        return cls(readout, unread, read_at, Evidence.in_card(card))
+        named = (*ids_in(tokenizer.eos_token_id), *eos, *card.get("stop_ids", ()))
+        ends = ends_in(named, rows, readout.ids if readout else ())
+        return cls(readout, ends, read_at, Evidence.in_card(card))
 
     @property
     def cnf(self) -> int | None:
@@ -236,3 +249,169 @@ def log_sum(values: Sequence[float]) -> float:
 def log_of(probability: float) -> float:
     """Return the log of a probability, `LOWEST` for 0."""
     return max(math.log(probability), LOWEST) if probability > 0 else LOWEST
+
+
+# --- the end tokens of a model
+
+
+def stop_ids(tokenizer: Any, stop: Sequence[str]) -> tuple[int, ...]:
+    """Return all tokens whose text contains a stop text, the most probable first."""
+    if not stop:
+        return ()
+    backend = tokenizer.backend_tokenizer
+    singles = [[token] for token in range(len(tokenizer))]
+    texts = backend.decode_batch(singles, skip_special_tokens=True)
+    found: set[int] = set()
+    for part in stop:
+        holding = [token for token, text in enumerate(texts) if part in text]
+        if not holding:
+            raise ModelError(
+                f"no token of the vocabulary contains the stop text {part!r}, so it cannot end a "
+                "response; use a shorter one, e.g. its first character"
+            )
+        found.update(holding)
+
+    def order(token: int) -> tuple[bool, int, int]:
+        return not texts[token].startswith(tuple(stop)), len(texts[token]), token
+
+    return tuple(sorted(found, key=order))
+
+
+def ids_in(*fields: Any) -> list[int]:
+    """Return the ids in `eos_token_id` fields, each of which is an id, a list of ids, or None."""
+    lists = (ids if isinstance(ids, list | tuple) else [ids] for ids in fields)
+    return [i for ids in lists for i in ids if i is not None]
+
+
+def ends_in(ids: Iterable[int], rows: int, read: Collection[int]) -> tuple[int, ...]:
+    """Return the ids that end a response and have a row in the model, without those of c."""
+    ends = tuple(dict.fromkeys(i for i in ids if 0 <= i < rows and i not in read))
+    if not ends:
+        raise ModelError("neither tokenizer nor model names an end token; set eos_token")
+    return ends
+
+
+def named_ends(folder: Path) -> tuple[int, ...]:
+    """Return the end tokens that generation_config.json and config.json of a model name."""
+    ends: dict[int, None] = {}
+    for file in (folder / "generation_config.json", folder / "config.json"):
+        ids = ids_in(read_object(file).get("eos_token_id"))
+        if not all(type(i) is int for i in ids):
+            raise ModelError(f"{file}: eos_token_id is {ids}; write the id of a token, or a list")
+        ends |= dict.fromkeys(ids)
+    return tuple(ends)
+
+
+def named_rows(folder: Path) -> int:
+    """Return the vocabulary size in a model's config.json, 0 if it names none."""
+    config = read_object(folder / "config.json")
+    text = config.get("text_config", config)
+    rows = (text.get("vocab_size") if isinstance(text, dict) else None) or 0
+    if type(rows) is not int:
+        raise ModelError(f"{folder / 'config.json'}: vocab_size is {rows!r}; write a whole number")
+    return rows
+
+
+# --- from the steps of a sample to a response
+
+# A field of a structured answer is read like an answer of its own: its tokens are those of its
+# value, its prompt is all that comes before them, and it ends at the token after them (the closing
+# quote, a comma).
+
+
+class Span(NamedTuple):
+    """The value of a field, and the tokens [start, end) that it is in."""
+
+    value: Any
+    start: int
+    end: int
+    closed: bool  # the last token also has the first character after it
+
+
+def field_places(tokenizer: Any, ids: Ids) -> dict[str, Span]:
+    """Return where in an answer's tokens the values of its fields are."""
+    texts = pieces(tokenizer, ids)
+    text = "".join(texts)
+    begins = [0, *accumulate(map(len, texts))]
+    found = {}
+    for name, (value, start, end) in fields_in(text).items():
+        # tokens without a text hold the first bytes of the character that the next one completes
+        first = bisect_left(begins, start)
+        if begins[first] != start:
+            first = bisect_right(begins, start) - 1
+        last = bisect_left(begins, end)
+        found[name] = Span(value, first, last, closed=begins[last] > end)
+    return found
+
+
+def end_of(place: Span, logprobs: Sequence[float]) -> float:
+    """Return the log-probability that a value ends where it does, 0 if its last token says so."""
+    return 0.0 if place.closed or place.end >= len(logprobs) else logprobs[place.end]
+
+
+def rated(scored: Scored, ids: Ids, reader: Reader, tokenizer: Any) -> Rating:
+    """Return what is known of a given response."""
+    fields = rate_fields(tokenizer, ids, scored.logprobs, scored.readings, reader.evidence)
+    likelihoods = {}
+    for name, place in field_places(tokenizer, ids).items() if fields else ():
+        mean, least, *_ = features(scored.logprobs[place.start : place.end], 0.0)
+        likelihoods[name] = (math.exp(mean), math.exp(least))
+    c, familiar = reader.confidence(scored), reader.familiar(scored.readings)
+    return Rating(c, familiar, fields, likelihoods)
+
+
+def rate_fields(
+    tokenizer: Any,
+    ids: Ids,
+    logprobs: Sequence[float],
+    readings: Sequence[Reading],
+    evidence: Evidence | None,
+) -> dict[str, FieldValue]:
+    """Return the fields of an answer with their confidences, if the model has some for fields."""
+    if evidence is None or not evidence.fields:
+        return {}
+    found: dict[str, FieldValue] = {}
+    for name, place in field_places(tokenizer, ids).items():
+        if place.end < len(readings):
+            c = confidence(
+                readings[place.start : place.end + 1],
+                logprobs[place.start : place.end],
+                end_of(place, logprobs),
+                evidence.of_field(name),
+            )
+            found[name] = {"value": place.value, "confidence": c}
+    return found
+
+
+def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Response:
+    """Return the response in the steps of one sample, up to its end token if it has one."""
+    results: list[StepResult] = []
+    for step in steps:
+        results.append(reader.result(step))
+        if results[-1].ended:
+            break
+    return response(results, reader, tokenizer)
+
+
+def response(results: Sequence[StepResult], reader: Reader, tokenizer: Any) -> Response:
+    """Return the response of some steps: without an end step it was cut, and has no confidence."""
+    ended = bool(results) and results[-1].ended
+    reads = reader.readout is not None
+    written = results[: len(results) - ended]
+    logprobs, ends = [one.logprob for one in written], [one.end for one in results]
+    readings = [one.readings for one in results]
+    trace = along(readings, logprobs, ends, reader.evidence) if reads else []
+    tokens = tuple(one.token for one in written)
+    text = tokenizer.decode(list(tokens), skip_special_tokens=True)
+    rated = ended and reads and text.strip()
+    return Response(
+        text=text,
+        token_ids=tokens,
+        finish_reason="stop" if ended else "length",
+        logprobs=tuple(logprobs),
+        end_logprob=results[-1].logprob if ended else None,
+        confidence=trace[0 if reader.at_prompt else -1] if rated else None,
+        trace=tuple(trace),
+        familiar=reader.familiar(readings),
+        fields=rate_fields(tokenizer, tokens, logprobs, readings, reader.evidence),
+    )

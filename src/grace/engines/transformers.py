@@ -11,10 +11,10 @@ from grace.engines import Capability, Ids, Opening, Sampling
 from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, free_memory, group, out_of_memory
 from grace.engines.local.continuous import ContinuousBatch, Stream
+from grace.engines.local.decoding import SampleRequest
 from grace.engines.local.loading import Loaded, load
-from grace.engines.local.sampler import SampleRequest
 from grace.engines.local.scoring import LocalScorer
-from grace.engines.stops import stop_ids
+from grace.engines.reading import stop_ids
 from grace.errors import ConfigError
 from grace.records import Response
 
@@ -43,16 +43,8 @@ class TransformersEngine(LocalScorer):
         cls, loaded: Loaded, *, batch_size: int | None = None, stop: Sequence[str] = ()
     ) -> TransformersEngine:
         """Return the engine of a loaded model; several may share it."""
-        return cls(
-            loaded.model,
-            loaded.tokenizer,
-            loaded.read_at,
-            evidence=loaded.evidence,
-            batch_size=batch_size,
-            stops=(*loaded.stops, *stop_ids(loaded.tokenizer, stop)),
-            layer_rows=loaded.layer_rows,
-            prompt_ends=loaded.prompt_ends,
-        )
+        stops = (*loaded.stops, *stop_ids(loaded.tokenizer, stop))
+        return cls(**loaded._replace(stops=stops)._asdict(), batch_size=batch_size)
 
     @classmethod
     def open(cls, opening: Opening) -> TransformersEngine:

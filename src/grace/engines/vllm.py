@@ -20,9 +20,7 @@ from grace import plugins
 from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import StepEngine, check_contexts
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import MOST_IDS, Reader, Scored, Step, check_rows
-from grace.engines.responses import read
-from grace.engines.stops import ids_in, stop_ids
+from grace.engines.reading import MOST_IDS, Reader, Scored, Step, check_rows, ids_in, read, stop_ids
 from grace.errors import ComputeError, ConfigError, ModelError, first_line
 from grace.records import Response
 from grace.store import LORA_CONFIG, ROWS, read_card, read_json

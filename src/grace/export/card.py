@@ -14,8 +14,7 @@ from grace.answers import lettered
 from grace.chat import encode_chat
 from grace.config import DataSettings, SampleSettings, from_dict
 from grace.engines.local.loading import load_tokenizer
-from grace.engines.reading import LISTED_ENDS
-from grace.engines.stops import named_ends
+from grace.engines.reading import LISTED_ENDS, named_ends
 from grace.engines.vllm import max_lora_rank
 from grace.errors import RunError
 from grace.evidence import FEATURES, Evidence

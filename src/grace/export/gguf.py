@@ -19,7 +19,7 @@ from grace.cnf import TOKENS, find_readout
 from grace.engines.gguf import gguf_file
 from grace.engines.local.adapters import read_rows, read_tensors
 from grace.engines.local.loading import load, load_tokenizer
-from grace.engines.stops import named_ends
+from grace.engines.reading import named_ends
 from grace.errors import ConfigError, ModelError, packages_for
 from grace.export.forms import Source, carry_layer, end_ids
 from grace.export.gguf_weights import (

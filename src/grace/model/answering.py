@@ -11,7 +11,8 @@ from typing import Any, Unpack, overload
 from grace import notebook
 from grace.chat import encode_chat, encode_response, pieces
 from grace.config import DataSettings, SampleSettings
-from grace.engines import ModelEngine, Rating, Sampling
+from grace.engines import Rating, Sampling
+from grace.engines.base import ModelEngine
 from grace.errors import UserInputError
 from grace.evidence.familiar import HALF
 from grace.model import arguments

@@ -7,7 +7,7 @@ from typing import Any
 
 from grace import plugins
 from grace.config import DataSettings, SampleSettings, from_dict, is_missing
-from grace.engines import ModelEngine
+from grace.engines.base import ModelEngine
 from grace.engines.gguf import gguf_file, resolve_model
 from grace.engines.gguf.header import read_header
 from grace.errors import ModelError, first_line

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from grace.engines import AT_ONCE, ModelEngine, Sampling
-from grace.engines.base import check_contexts
+from grace.engines import AT_ONCE, Sampling
+from grace.engines.base import ModelEngine, check_contexts
 from grace.model.arguments import Asked
 from grace.model.rules import Voting, promised
 from grace.records import Decision, Response, Vote

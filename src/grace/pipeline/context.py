@@ -22,7 +22,7 @@ from grace.tasks import Task, graded_task, load_task, title_of
 from grace.tasks.prompts import conversation
 
 if TYPE_CHECKING:
-    from grace.engines import ModelEngine
+    from grace.engines.base import ModelEngine
     from grace.engines.local.loading import Loaded
     from grace.engines.transformers import TransformersEngine
 

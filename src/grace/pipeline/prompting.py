@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grace.answers import Kind, kind_of
-from grace.chat import encode_chat, has_chat_template
-from grace.chat.dating import frozen_date
+from grace.chat import encode_chat, frozen_date, has_chat_template
 from grace.config import DataSettings
 from grace.engines import Sampling
 from grace.errors import DataError

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from grace.engines import AT_ONCE, Known, ModelEngine, Sampling
+from grace.engines import AT_ONCE, Known, Sampling
+from grace.engines.base import ModelEngine
 from grace.estimators import Answers, Draw, Draws, Samples
 from grace.pipeline.context import Context
 from grace.pipeline.stages.grade import grade_split

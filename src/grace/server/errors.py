@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
-from grace.engines.http.answers import UpstreamError
+from grace.engines.http.upstream import UpstreamError
 from grace.errors import ComputeError, GraceError, ModelError
 
 RETRY_AFTER_S = 1

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from grace.engines.http.answers import UpstreamError, choice_of, parsing
-from grace.engines.http.upstream import Upstream
+from grace.engines.http.upstream import Upstream, UpstreamError, choice_of, parsing
 from grace.records import Message
 from grace.server.counters import Counters
 from grace.server.jobs.completion import Ended, Piece

@@ -25,7 +25,7 @@ import numpy as np
 from grace.cnf import count_rows
 from grace.engines.gguf.header import Header
 from grace.engines.local.loading import DTYPES, no_progress_bar
-from grace.engines.stops import ids_in
+from grace.engines.reading import ids_in
 from grace.errors import GraceError, ModelError, first_line
 from grace.progress import say
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.answers import Json, UpstreamError, parsing, short
+from grace.engines.http.upstream import Json, UpstreamError, parsing, short
 from grace.engines.reading import Reader, Step
 from grace.engines.structured import Allowed
 

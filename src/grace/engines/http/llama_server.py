@@ -18,9 +18,9 @@ from typing import ClassVar
 import numpy as np
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.answers import UpstreamError, parsing
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import Remote
+from grace.engines.http.upstream import UpstreamError, parsing
 from grace.engines.reading import LOWEST, Step
 
 FORCED = 1e4  # logit bias with which a token is always drawn

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
-from grace.engines.http.answers import Json, UpstreamError, parsing
 from grace.engines.http.dialect import NO_LOGPROB
 from grace.engines.http.llama_server import LlamaServer
 from grace.engines.http.remote import LEEWAY, Identity, Remote, Served
 from grace.engines.http.sglang import SGLang
-from grace.engines.http.upstream import Upstream
+from grace.engines.http.upstream import Json, Upstream, UpstreamError, parsing
 from grace.engines.reading import Reader, Step
 from grace.errors import ModelError
 

@@ -11,7 +11,6 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from grace.engines import Ids, Rating, Sampling, seed_from
-from grace.engines.http.answers import Json, UpstreamError
 from grace.engines.http.background import Calls, as_finished, in_order
 from grace.engines.http.dialect import (
     Request,
@@ -21,9 +20,8 @@ from grace.engines.http.dialect import (
     read_steps,
     sample_body,
 )
-from grace.engines.http.upstream import Upstream
-from grace.engines.reading import MOST_IDS, Reader, Scored, Step
-from grace.engines.responses import rated, read
+from grace.engines.http.upstream import Json, Upstream, UpstreamError
+from grace.engines.reading import MOST_IDS, Reader, Scored, Step, rated, read
 from grace.records import Response
 
 CHECK_S = 60.0  # seconds between two looks whether the server has other weights

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.answers import Json, parsing
 from grace.engines.http.dialect import Request, checked, checked_steps, number, only
 from grace.engines.http.remote import Remote
+from grace.engines.http.upstream import Json, parsing
 from grace.engines.reading import Step
 
 GREEDY = Sampling(max_new_tokens=1)

@@ -16,9 +16,8 @@ import torch
 
 from grace.engines import Ids, Sampling
 from grace.engines.local.batching import group, memory_for
-from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, results
+from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, SampleRequest, results
 from grace.engines.local.forward import Prefix
-from grace.engines.local.sampler import SampleRequest
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import StepResult
 from grace.engines.structured import Allowed

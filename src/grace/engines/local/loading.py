@@ -14,15 +14,13 @@ from typing import Any, NamedTuple
 import torch
 
 from grace import plugins
-from grace.chat import with_thinking
-from grace.chat.dating import frozen_date, with_date
+from grace.chat import frozen_date, with_date, with_thinking
 from grace.cnf import count_rows, find_readout
 from grace.config import is_missing
 from grace.engines.local.adapters import check_peft, load_adapter, put_rows, read_prompt_ends
 from grace.engines.local.forward import cache_argument
 from grace.engines.local.layers import LayerRows, PromptEnds
-from grace.engines.reading import check_rows
-from grace.engines.stops import ids_in, named_ends
+from grace.engines.reading import check_rows, ends_in, ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.progress import say
@@ -194,12 +192,8 @@ def eos_ids(
     model: Any, tokenizer: Any, besides: Sequence[int] = (), stops: Sequence[int] = ()
 ) -> tuple[int, ...]:
     """Return the ids that end a response: the tokenizer's EOS, the model's own, and `stops`."""
-    rows = count_rows(model)
-    ends = (*ids_in(tokenizer.eos_token_id), *config_ends(model), *stops)
-    ids = tuple(dict.fromkeys(i for i in ends if 0 <= i < rows and i not in besides))
-    if not ids:
-        raise ModelError("neither tokenizer nor model names an end token; set eos_token")
-    return ids
+    named = (*ids_in(tokenizer.eos_token_id), *config_ends(model), *stops)
+    return ends_in(named, count_rows(model), besides)
 
 
 def faster(model: Any, dtype: str) -> str:

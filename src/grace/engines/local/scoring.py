@@ -18,7 +18,7 @@ from torch import Tensor
 
 from grace.cnf import count_rows, find_readout
 from grace.engines import LAST, Features, Ids, Known, LayerStates, StepStates
-from grace.engines.base import BaseEngine, check_contexts
+from grace.engines.base import ModelEngine, check_contexts
 from grace.engines.local.batching import free_memory, group, run_batches
 from grace.engines.local.decoding import Rows, generations
 from grace.engines.local.forward import Forward, Unread, begin, numbers
@@ -46,7 +46,7 @@ class Read(NamedTuple):
     best: list[tuple[int, float]]
 
 
-class LocalScorer(BaseEngine):
+class LocalScorer(ModelEngine):
     """Scores given responses with a model in this process.
 
     `read_at`: c is read at the end step (`predict`), at `<CNF>`'s own position (`feed`: one more

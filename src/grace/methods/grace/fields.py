@@ -1,6 +1,6 @@
 """One fit for whole answers and for the fields of structured ones.
 
-A field is a row of the fit like a whole answer (`grace.engines.responses` says what is read of it),
+A field is a row of the fit like a whole answer (`grace.engines.reading` says what is read of it),
 so both share the rows of the tokens that are read. The log-probabilities have weights of their own
 for whole answers and for fields, and a field has an offset: the log-odds of its share of right
 values, drawn towards that of all fields where it has few.

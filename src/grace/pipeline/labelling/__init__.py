@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.chat import dating
+from grace import chat
 from grace.config import differences
 from grace.errors import ConfigError, RunError, first_line
 from grace.pipeline.labelling.shards import (
@@ -127,7 +127,7 @@ def _claim(questions: str | Path, out: Path, settings: Labelling) -> str:
         changed.append(f"the content of {questions}")
     if stored.get("files", mine["files"]) != mine["files"]:  # older records have none
         changed.append(f"the content of {settings.adapter or settings.model}")
-    date = stored.get("date", "") if begun else settings.date or dating.today()
+    date = stored.get("date", "") if begun else settings.date or chat.today()
     if settings.date not in ("", date):
         changed.append(f"model.date ({date!r} -> {settings.date!r})")
     if changed:

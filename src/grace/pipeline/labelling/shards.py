@@ -17,8 +17,8 @@ import numpy as np
 
 from grace.chat import encode_chat
 from grace.config import DataSettings, GradeSettings, to_dict
-from grace.engines import ModelEngine, Sampling
-from grace.engines.base import check_contexts
+from grace.engines import Sampling
+from grace.engines.base import ModelEngine, check_contexts
 from grace.engines.kinds import load_engine
 from grace.errors import DataError, ModelError
 from grace.grading import grader_of

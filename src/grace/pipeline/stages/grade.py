@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from grace.answers import short_answer
 from grace.chat import encode_chat
 from grace.config import to_dict
-from grace.engines import ModelEngine, Sampling
+from grace.engines import Sampling
+from grace.engines.base import ModelEngine
 from grace.grading import Grader, grader_of
 from grace.pipeline.context import Context
 from grace.progress import say

@@ -16,7 +16,7 @@ from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
 from grace.engines import Ids, LayerStates
 from grace.engines.base import check_contexts
-from grace.engines.responses import Span, end_of, field_places
+from grace.engines.reading import Span, end_of, field_places
 from grace.errors import DataError, GraceError
 from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps

@@ -32,7 +32,7 @@ class AsAsked(Protocol):
 
 def adapter_metadata(context: Context, asked: Sequence[AsAsked]) -> dict[str, Any]:
     """Return the entries of grace.json with which `grace.load` makes the prompts of training."""
-    from grace.engines.stops import stop_ids
+    from grace.engines.reading import stop_ids
 
     model, stop = context.settings.model.path, context.engines.prompt_settings.stop
     data, sample = to_dict(context.data), to_dict(context.settings.sample)

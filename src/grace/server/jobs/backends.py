@@ -93,7 +93,7 @@ class Backend:
 
 def draw(together: Together) -> None:
     """Draw the samples of requests side by side from a model in this process, as they arrive."""
-    from grace.engines.local.sampler import SampleRequest
+    from grace.engines.local.decoding import SampleRequest
 
     engine: Any = together.jobs[0].engine
     batch = engine.batch()

@@ -8,10 +8,9 @@ from typing import Any, Literal, NamedTuple, cast
 
 from grace.chat import Detokenizer, encode_text
 from grace.cnf import CNF_TOKEN
-from grace.engines import ModelEngine, Rating, Sampling
-from grace.engines.base import check_contexts
-from grace.engines.reading import LOWEST, StepResult, log_of
-from grace.engines.responses import rate_fields
+from grace.engines import Rating, Sampling
+from grace.engines.base import ModelEngine, check_contexts
+from grace.engines.reading import LOWEST, StepResult, log_of, rate_fields
 from grace.engines.structured import Allowed, Form, FormError, Forms
 from grace.errors import GraceError
 from grace.evidence import Reading, Running

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, NamedTuple
 
-from grace.engines.http.answers import UpstreamError
+from grace.engines.http.upstream import UpstreamError
 from grace.errors import ComputeError, GraceError
 from grace.server.errors import ApiError
 
