@@ -10,7 +10,7 @@ VLLM_READY := $(VLLM)/.ready
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup renew demo real test check light bench vllm ray docs clean
+.PHONY: setup renew demo real test check light bench vllm docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -79,9 +79,6 @@ $(VLLM_READY): pyproject.toml
 vllm: $(VLLM_READY)
 	$(VLLM)/bin/python -m pytest -m vllm tests/engines/test_vllm*.py
 
-ray: $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[ray]'
-	$(BIN)/python -m pytest -m ray
 
 # The site reads docs/ and the docstrings; it imports nothing of the package.
 docs:

@@ -41,7 +41,7 @@ def measured(path: Path, rollouts: int) -> dict[str, Array]:
     chosen = list(first.values())
     questions = {one.id: one for one in context.directory.split("test").questions.read()}
     grader = grader_of(context.settings.grade, context.task.grader)
-    sampling = dataclasses.replace(sampling_for(context, "test"), num_samples=rollouts)
+    sampling = dataclasses.replace(sampling_for(context.settings, "test"), num_samples=rollouts)
     right = np.array([samples.correct[i] for i in chosen])
     found: dict[str, list[float]] = {name: [] for name in ("rollouts", "half of them", "c")}
     for share in SHARES:

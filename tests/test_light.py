@@ -126,7 +126,7 @@ def test_every_package_is_in_the_light_install_or_in_the_extra_that_messages_nam
     assert extra == {"scikit-learn" if name == "sklearn" else name for name in LOCAL}
     base = {re.split("[>=<]", one)[0].replace("-", "_") for one in project["dependencies"]}
     with_base = {"anyio", "huggingface_hub", "markupsafe", "pydantic", "starlette"}
-    own_message = {"inspect_ai", "llguidance", "math_verify", "ray", "vllm"}
+    own_message = {"inspect_ai", "llguidance", "math_verify", "vllm"}
     found = {
         name.partition(".")[0]
         for file in (root / "src").rglob("*.py")

@@ -7,7 +7,6 @@ about half of them right.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -52,13 +51,6 @@ def lakeless(text: str, question: Question) -> bool:
 def failing(text: str, question: Question) -> bool:
     """Fail, as a grader of one's own may."""
     return 1 / 0 > 0
-
-
-def deadly(text: str, question: Question) -> bool:
-    """End the process at one question, as a lack of memory may."""
-    if question.id == "q3":
-        os._exit(1)
-    return True
 
 
 def settings() -> list[str]:

@@ -42,14 +42,15 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     assert rate == f"{20 * right:.1f}% of 5 graded responses are right"
     assert len(more) == (cut > 0)
     record = json.loads((out / "_label.json").read_text())["settings"]
-    assert (record["data"]["task"], record["data"]["prompt"]) == ("jsonl", "short")
-    assert (record["max_new_tokens"], record["grade"]["grader"]) == (24, "tiny_run:coin")
-    assert (record["samples"], record["temperature"]) == (1, 0)
+    assert (record["data.task"], record["data.prompt"]) == ("jsonl", "short")
+    assert (record["sample.max_new_tokens"], record["grade.grader"]) == (24, "tiny_run:coin")
+    assert (record["sample.test_samples"], record["sample.test_temperature"]) == (1, 0)
     assert json.loads(cli(*command, "--json").out) == {
         "questions": 5,
         "responses": 5,
         "shards": 2,
         "made": 0,
+        "left": 0,
         "graded": 5,
         "right": right,
         "cut": cut,
@@ -59,7 +60,7 @@ def test_a_run_labels_questions_as_it_was_trained_to_ask_them(
     assert cli(*command).err == "label: going on after 3/5 questions\n"  # it has been shown
     refused = cli(*command, "--samples", 2)
     assert refused.code == 2
-    assert "samples (1 -> 2)" in refused.err
+    assert "sample.test_samples (1 -> 2)" in refused.err
 
 
 def test_of_a_model_whose_votes_compare_numbers_an_answer_without_one_casts_none(

@@ -121,8 +121,9 @@ def test_a_run_over_several_days_has_the_date_of_its_first_stage(
 def test_labels_of_several_days_are_asked_with_the_date_of_the_first(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = override_settings({}, ["data.task=jsonl", "data.prompt=short"])
-    how = Labelling(model=str(inputs / "model"), data=given.data, shard_size=20, max_new_tokens=4)
+    tree = {"model": {"path": str(inputs / "model")}, "sample": {"max_new_tokens": 4}}
+    given = override_settings(tree, ["data.task=jsonl", "data.prompt=short"])
+    how = Labelling(given, shard_size=20)
     for day, out in (("2026-11-05", "once"), ("2026-11-05", "often")):
         on(day, monkeypatch)
         label(inputs / "questions.jsonl", tmp_path / out, how)

@@ -136,7 +136,7 @@ def drawn_again(run: Path) -> list[Response]:
     """The answers to the test questions that the tuned model writes when it is asked."""
     context = open_run(run)
     questions = context.directory.split("test").questions.read()
-    engine, sampling = context.engines.tuned, sampling_for(context, "test")
+    engine, sampling = context.engines.tuned, sampling_for(context.settings, "test")
     drawn = engine.generate(
         context.prompts(questions), sampling, keys=[question.id for question in questions]
     )

@@ -223,7 +223,7 @@ def test_a_question_that_is_too_long_is_named_with_its_line(grader, tmp_path):
 def test_validation_answers_are_sampled_as_test_answers_are(tmp_path):
     changes = ("sample.train_samples=16", "sample.train_temperature=0.7")
     context = made_up_run.make(tmp_path, *changes, "sample.test_samples=2")
-    train, validation, test = (sampling_for(context, name) for name in SPLITS)
+    train, validation, test = (sampling_for(context.settings, name) for name in SPLITS)
     assert (train.num_samples, train.temperature) == (16, 0.7)
     assert (test.num_samples, test.temperature) == (2, 0.0)
     assert validation == test

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,23 @@ from grace.errors import ConfigError, DataError, ModelError, RunError
 from grace.export import export_model
 from grace.grading import load_grader
 from grace.pipeline import labelling
-from grace.pipeline.labelling import label
-from grace.pipeline.labelling.shards import Labeller, count_questions, read_questions
+from grace.pipeline.labelling import (
+    RECORD,
+    Labeller,
+    Labelling,
+    count_questions,
+    label,
+    read_questions,
+    shard_path,
+)
 from grace.records import Question
+from grace.store.files import locked
 from grace.tasks import load_task
 from made_up_response import said
 
 DATA = DataSettings(task="jsonl")
+ONE = {"sample.test_samples": 1}
+GREEDY = ONE | {"sample.test_temperature": 0.0}
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -55,7 +63,7 @@ def test_the_rows_are_what_the_engine_says_and_the_grader_finds(
 ) -> None:
     settings = trials.settings(run, features=("mean", "last"))
     done = label(questions, tmp_path / "out", settings)
-    assert done[:4] == (24, 72, 5, 5)
+    assert done[:5] == (24, 72, 5, 5, 0)
     found = trials.rows(tmp_path / "out")
     assert [row["id"] for row in found] == [f"q{n}#{k}" for n in range(24) for k in range(3)]
     engine = TransformersEngine.load(run.parent / "model", adapter=run / "adapter")
@@ -64,7 +72,7 @@ def test_the_rows_are_what_the_engine_says_and_the_grader_finds(
         asked = Question(
             f"q{number}", "jsonl", f"What is {number} and {number * 7}?", (f"{number}",)
         )
-        prompt = encode_chat(engine.tokenizer, task.messages(asked, settings.data))
+        prompt = encode_chat(engine.tokenizer, task.messages(asked, settings.settings.data))
         ((_, made),) = engine.generate([prompt], sampling, keys=[asked.id])
         states = engine.features([prompt] * 3, [g.token_ids for g in made])
         for k, generation in enumerate(made):
@@ -95,12 +103,12 @@ def test_done_shards_are_kept_and_missing_ones_are_made_again_byte_for_byte(
 ) -> None:
     settings, out = trials.settings(run, features=("mean",)), tmp_path / "out"
     label(questions, out, settings)
-    monkeypatch.setattr(Labeller, "_check_lengths", None)  # all were checked before the first
+    monkeypatch.setattr(Labeller, "check_lengths", None)  # all were checked before the first
     whole = files(out)
     kept = (out / "part-00002.parquet").stat().st_mtime_ns
     (out / "part-00000.parquet").unlink()
     (out / "part-00004.parquet").unlink()
-    (out / ".part-00004-abc.partial").write_bytes(b"torn")
+    (out / ".part-00004.parquet.partial").write_bytes(b"torn")
     assert label(questions, out, settings).made == 2
     assert files(out) == whole
     assert (out / "part-00002.parquet").stat().st_mtime_ns == kept
@@ -117,16 +125,25 @@ def test_what_is_done_needs_no_model(
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"samples": 4}, "samples"), ({"temperature": 1.0}, "temperature"), ({"seed": 1}, "seed")],
+    [
+        ({"sample.test_samples": 4}, r"sample.test_samples \(1 -> 4\)"),
+        ({"sample.test_temperature": 1.0}, "test_temperature"),
+        ({"seed": 1}, "seed"),
+    ],
 )
 def test_other_settings_are_refused_where_shards_exist(
     changes: dict[str, Any], words: str, run: Path, questions: Path, tmp_path: Path
 ) -> None:
-    settings = trials.settings(run, shard_size=24, samples=1)
-    label(questions, tmp_path / "out", settings)
+    def given(changes: dict[str, Any], **own: Any) -> Labelling:
+        return trials.settings(run, ONE | changes, **{"shard_size": 24, **own})
+
+    label(questions, tmp_path / "out", given({}))
     with pytest.raises(RunError, match=words):
-        label(questions, tmp_path / "out", dataclasses.replace(settings, **changes))
-    label(questions, tmp_path / "out", dataclasses.replace(settings, batch_size=1))
+        label(questions, tmp_path / "out", given(changes))
+    with pytest.raises(RunError, match=r"shard_size \(24 -> 5\)"):
+        label(questions, tmp_path / "out", given({}, shard_size=5))
+    settings = given({"sample.batch_size": 1, "model.device": "cpu"})
+    label(questions, tmp_path / "out", settings)
     trials.write_questions(questions, trials.QUESTIONS[:3])
     with pytest.raises(RunError, match="content"):
         label(questions, tmp_path / "out", settings)
@@ -138,7 +155,7 @@ def test_questions_without_answers_are_answered_and_not_graded(run: Path, tmp_pa
         {"question": "What is 3?", "answers": ["three"]},
     ]
     questions = trials.write_questions(tmp_path / "q.parquet", rows)
-    label(questions, tmp_path / "out", trials.settings(run, samples=1))
+    label(questions, tmp_path / "out", trials.settings(run, ONE))
     found = trials.rows(tmp_path / "out")
     assert [row["correct"] is None for row in found] == [True, False]
     asked = list(read_questions(questions, DATA, 0, 2))
@@ -162,9 +179,10 @@ def test_the_vllm_engine_labels_as_the_transformers_engine_does(
     export_model(run, adapter, str(run.parent / "model"), tmp_path / "merged")
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
     questions = trials.write_questions(tmp_path / "q.parquet", trials.QUESTIONS[:4])
-    merged = {"model": str(tmp_path / "merged"), "adapter": "", "samples": 1, "temperature": 0.0}
+    merged = GREEDY | {"model.path": str(tmp_path / "merged")}
     for engine in ("vllm", "transformers"):
-        label(questions, tmp_path / engine, trials.settings(run, engine=engine, **merged))
+        settings = trials.settings(run, merged | {"model.engine": engine}, adapter="")
+        label(questions, tmp_path / engine, settings)
     found, wanted = trials.rows(tmp_path / "vllm"), trials.rows(tmp_path / "transformers")
     assert {row["confidence"] for row in wanted} != {None}
     same_rows(found, wanted)
@@ -177,14 +195,13 @@ def test_a_backbone_without_cnf_is_labelled_by_every_engine(
     backbone = run.parent / "model"
     fake_vllm.install(monkeypatch, make=fake_vllm.load)
     questions = trials.write_questions(tmp_path / "q.parquet", trials.QUESTIONS[:4])
-    greedy = {"model": str(backbone), "adapter": "", "samples": 1, "temperature": 0.0}
     local = TransformersEngine.load(backbone)
     with fake_upstream.serving(local.model, local.tokenizer, list(local.reader.stops)) as server:
-        options = {"url": server.url, "api_key": "my-secret"} if engine == "openai" else {}
-        settings = trials.settings(run, engine=engine, engine_options=options, **greedy)
-        label(questions, tmp_path / engine, settings)
-    assert "my-secret" not in (tmp_path / engine / "_label.json").read_text()
-    label(questions, tmp_path / "transformers", trials.settings(run, **greedy))
+        there = {"model.engine_options": [f"url={server.url}"]} if engine == "openai" else {}
+        asked = trials.settings(run, GREEDY | there | {"model.engine": engine}, adapter="")
+        label(questions, tmp_path / engine, asked._replace(key="my-secret" if there else ""))
+    assert "my-secret" not in (tmp_path / engine / RECORD).read_text()
+    label(questions, tmp_path / "transformers", trials.settings(run, GREEDY, adapter=""))
     wanted = trials.rows(tmp_path / "transformers")
     assert {row["confidence"] for row in wanted} == {None}
     same_rows(trials.rows(tmp_path / engine), wanted)
@@ -250,7 +267,7 @@ def test_a_question_that_is_too_long_is_named_by_its_row(run: Path, tmp_path: Pa
     rows = [{"question": text} for text in ("What is 1?", "what " * 45, "why " * 300)]
     questions = trials.write_questions(tmp_path / "q.parquet", rows)
     for new in (250, 12):
-        settings = trials.settings(run, shard_size=1, max_new_tokens=new)
+        settings = trials.settings(run, {"sample.max_new_tokens": new}, shard_size=1)
         with pytest.raises(ModelError, match=rf"{questions} row 2 has \d+ tokens"):
             label(questions, tmp_path / "out", settings)
     trials.write_questions(questions, rows[:2])  # before there are shards, questions may change
@@ -260,7 +277,7 @@ def test_a_question_that_is_too_long_is_named_by_its_row(run: Path, tmp_path: Pa
 def test_a_damaged_shard_is_named_and_made_again(
     run: Path, questions: Path, tmp_path: Path
 ) -> None:
-    settings, out = trials.settings(run, samples=1), tmp_path / "out"
+    settings, out = trials.settings(run, ONE), tmp_path / "out"
     label(questions, out, settings)
     shard = out / "part-00001.parquet"
     shard.write_bytes(shard.read_bytes()[:500])
@@ -277,7 +294,7 @@ def test_a_torn_record_binds_a_directory_to_nothing(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "_label.json.partial").write_text('{"settings"')
-    assert label(questions, tmp_path / "out", trials.settings(run, samples=1)).made == 5
+    assert label(questions, tmp_path / "out", trials.settings(run, ONE)).made == 5
 
 
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
@@ -288,12 +305,68 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         count_questions(tmp_path / "q.parquet", DATA)
 
 
-def test_several_workers_without_ray_say_what_to_install(
+def test_a_shard_that_another_process_makes_is_left_to_it(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    settings, out = trials.settings(run, ONE), tmp_path / "out"
+    label(questions, out, settings)
+    shard_path(out, 1).unlink()
+    shard_path(out, 3).unlink()
+    with locked(out / f".{shard_path(out, 1).name}.partial"):
+        done = label(questions, out, settings)
+    assert (done.responses, done.shards, done.made, done.left) == (19, 4, 1, 1)
+    assert label(questions, out, settings)[1:5] == (24, 5, 1, 0)
+
+
+def test_a_shard_is_not_written_where_other_settings_have_begun(
     run: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"grace-confidence\[ray\]"):
-        label(questions, tmp_path / "out", trials.settings(run), workers=2)
+    out, table = tmp_path / "out", Labeller.table
+
+    def slow(self: Labeller, start: int, stop: int) -> Any:
+        (out / RECORD).write_text("{}")  # of a command that came before the first file
+        return table(self, start, stop)
+
+    monkeypatch.setattr(Labeller, "table", slow)
+    with pytest.raises(RunError, match="begun again meanwhile, with other settings"):
+        label(questions, out, trials.settings(run, ONE))
+    assert not files(out)
+
+
+def test_two_workers_write_the_rows_of_one_process(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    settings = trials.settings(run, features=("mean",))
+    done = [label(questions, tmp_path / str(n), settings, workers=n) for n in (1, 2)]
+    assert done[0] == done[1]
+    assert files(tmp_path / "1") == files(tmp_path / "2")
+
+
+@pytest.mark.parametrize(
+    ("visible", "workers", "shares"),
+    [
+        ("0,1,2,3", 2, ["0,2", "1,3"]),
+        ("5", 2, ["5", "5"]),
+        ("4,5", 1, [""]),
+        ("4,5,6", 3, ["4", "5", "6"]),
+    ],
+)
+def test_workers_share_the_gpus(
+    visible: str, workers: int, shares: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert labelling._gpus_of(workers) == shares
+
+
+def test_a_directory_of_an_earlier_version_is_refused(
+    run: Path, questions: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    label(questions, out, trials.settings(run, ONE))
+    record = json.loads((out / RECORD).read_text())
+    (out / RECORD).write_text(json.dumps(record | {"how": {}}))
+    with pytest.raises(RunError, match="by an earlier version; its files can be read as they are"):
+        label(questions, out, trials.settings(run, ONE))
 
 
 def test_a_killed_process_loses_nothing(run: Path, questions: Path, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from parallel_work import write_threads
+from parallel_work import end, write_threads
 
+from grace.errors import RunError
 from grace.pipeline import processes
 from grace.pipeline.processes import side_by_side
 
@@ -45,6 +46,11 @@ def test_no_core_is_kept_for_a_process_that_there_is_not(
     assert os.environ["OMP_NUM_THREADS"] == "1"
 
 
+def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="a process was killed"):
+        side_by_side(end, [tmp_path / "a", tmp_path / "b"], ["a", "b"], jobs=2)
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
 def test_only_the_cores_that_a_process_may_use_are_shared() -> None:
     script = "import os; from grace.pipeline.processes import cores; os.sched_setaffinity(0, "
@@ -54,9 +60,11 @@ def test_only_the_cores_that_a_process_may_use_are_shared() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-def test_the_workers_of_a_killed_parent_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_the_workers_of_a_parent_that_is_stopped_end(sign: int, tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     parent = subprocess.Popen([sys.executable, tmp_path / "parent.py", tmp_path], env=environment)
     files = [tmp_path / "a", tmp_path / "b"]
     until = time.monotonic() + 120
@@ -65,8 +73,8 @@ def test_the_workers_of_a_killed_parent_end(tmp_path: Path) -> None:
         time.sleep(0.05)
     pids = [int(file.read_text()) for file in files]
     assert all(map(alive, pids))
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.send_signal(sign)
+    parent.wait(60)
     until = time.monotonic() + 30
     while any(map(alive, pids)):
         assert time.monotonic() < until, "orphans go on"

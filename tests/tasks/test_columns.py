@@ -19,7 +19,7 @@ from pyarrow import parquet
 from grace.answers import kind_of
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.pipeline.labelling.shards import count_questions, digest_questions
+from grace.pipeline.labelling import count_questions, digest_questions
 from grace.records import Question
 from grace.store.inputs import Row, hub_splits, read_rows
 from grace.tasks import load_task

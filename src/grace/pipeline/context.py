@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace import plugins
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, RunSettings, from_dict, of_earlier
+from grace.config import DataSettings, ModelSettings, RunSettings, from_dict, of_earlier
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.settings import model_folder, needed_length, settled
@@ -63,7 +63,7 @@ class Engines:
         """The weights and the tokenizer that the engines without an adapter share."""
         from grace.engines.local.loading import load
 
-        return load(model_folder(self._settings.model), **self._loading)
+        return load(model_folder(self._settings.model), **_loading(self._settings.model))
 
     @functools.cached_property
     def base(self) -> TransformersEngine:
@@ -78,24 +78,13 @@ class Engines:
     @functools.cached_property
     def sampling(self) -> ModelEngine:
         """The engine that samples the backbone's answers: `base`, unless `model.engine` differs."""
-        from grace.engines.kinds import load_engine, own_options
         from grace.engines.local.loading import faster
 
-        model = self._settings.model
-        if model.engine == "transformers":
-            if hint := faster(self.base.model, model.dtype):
-                say(hint)
-            return self.base
-        options = own_options(model.engine_options, "model.engine_options")
-        return load_engine(
-            model.engine,
-            model.path,
-            **self._loading,
-            batch_size=self._settings.sample.batch_size or None,
-            needs_cnf=False,
-            stop=self.prompt_settings.stop,
-            **options,
-        )
+        if self._settings.model.engine != "transformers":
+            return load_sampler(self.prompt_settings)
+        if hint := faster(self.base.model, self._settings.model.dtype):
+            say(hint)
+        return self.base
 
     def load(self, adapter: Path) -> TransformersEngine:
         """Return a backbone of its own with an adapter directory on top."""
@@ -104,7 +93,7 @@ class Engines:
         return TransformersEngine.load(
             model_folder(self._settings.model),
             adapter=adapter,
-            **self._loading,
+            **_loading(self._settings.model),
             batch_size=self._settings.sample.batch_size or None,
             stop=self.prompt_settings.stop,
         )
@@ -113,7 +102,9 @@ class Engines:
         """Return a new backbone with its tokenizer, for training to change."""
         from grace.engines.local.loading import load
 
-        return load(model_folder(self._settings.model), **self._loading, trainable=True)
+        return load(
+            model_folder(self._settings.model), **_loading(self._settings.model), trainable=True
+        )
 
     def asking(self, settings: RunSettings) -> TransformersEngine:
         """Return the backbone, with the end-of-response tokens of some way to ask."""
@@ -143,10 +134,30 @@ class Engines:
 
     @property
     def _loading(self) -> dict[str, Any]:
-        """The settings that every engine loads the backbone with."""
-        model = self._settings.model
-        names = ("device", "dtype", "trust_remote_code", "thinking", "date")
-        return {name: getattr(model, name) for name in names}
+        return _loading(self._settings.model)
+
+
+def _loading(model: ModelSettings) -> dict[str, Any]:
+    """Return the settings that every engine loads a backbone with."""
+    names = ("device", "dtype", "trust_remote_code", "thinking", "date")
+    return {name: getattr(model, name) for name in names}
+
+
+def load_sampler(settings: RunSettings, **more: Any) -> ModelEngine:
+    """Return the engine that samples with these settings; its model need not have a confidence."""
+    from grace.engines.kinds import load_engine, own_options
+
+    model = settings.model
+    return load_engine(
+        model.engine,
+        model.path,
+        **_loading(model),
+        batch_size=settings.sample.batch_size or None,
+        needs_cnf=False,
+        stop=settings.stop,
+        **own_options(model.engine_options, "model.engine_options"),
+        **more,
+    )
 
 
 class Context:

@@ -1,4 +1,4 @@
-"""Several processes: the runs of a study side by side, and stage `train` under `torchrun`.
+"""Several processes: runs or workers side by side, and stage `fit` under `torchrun`.
 
 `accelerate launch` works as `torchrun` does.
 """
@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,7 +36,7 @@ def side_by_side(
         for chain in chains:
             work(chain)
         return
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
     with (
         _threads(max(1, cores() // jobs)),
         ProcessPoolExecutor(jobs, context, _end_with_parent) as pool,
@@ -46,14 +47,23 @@ def side_by_side(
         ]
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        except BaseException:
+        except BaseException:  # asked to stop: what is under way resumes, too
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         for future in futures:
             if future not in done:
                 future.cancel()
-        for future in done:
-            future.result()
+        try:
+            for future in done:
+                future.result()
+        except BrokenProcessPool:
+            raise RunError(
+                "a process was killed, as the system does where memory runs out; repeat the "
+                "command with fewer processes at a time: it resumes"
+            ) from None
 
 
 def cores() -> int:

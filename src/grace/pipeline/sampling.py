@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from grace.config import RunSettings
 from grace.engines import AT_ONCE, Known, Sampling
 from grace.engines.base import ModelEngine
 from grace.estimators import Answers, Draw, Draws, Samples
@@ -20,15 +21,15 @@ from grace.store import Split
 Ids = Sequence[int]
 
 
-def sampling_for(context: Context, name: str) -> Sampling:
+def sampling_for(settings: RunSettings, name: str) -> Sampling:
     """Return the sampling settings of a split."""
-    sample, training = context.settings.sample, name == "train"
+    sample, training = settings.sample, name == "train"
     return Sampling(
         num_samples=sample.train_samples if training else sample.test_samples,
         temperature=sample.train_temperature if training else sample.test_temperature,
         top_p=sample.top_p,
         max_new_tokens=sample.max_new_tokens,
-        seed=context.settings.seed,
+        seed=settings.seed,
     )
 
 
@@ -86,7 +87,7 @@ def answer(
     sampling: Sampling | None = None,
 ) -> None:
     """Let a model answer a split's questions, and grade the answers; done once."""
-    sampling = sampling or sampling_for(context, "test")
+    sampling = sampling or sampling_for(context.settings, "test")
     if not is_answered(split, sampling.num_samples):
         sample_split(context, answers, split, sampling)
         grade_split(context, split)
@@ -175,7 +176,7 @@ def sample_split(context: Context, answers: Answers, split: Split, sampling: Sam
 
 def further(context: Context, count: int, temperature: float) -> Sampling:
     """Return how further samples are drawn: with another seed, or they would be the same."""
-    usual = sampling_for(context, "test")
+    usual = sampling_for(context.settings, "test")
     seed = usual.seed + 1 if usual.temperature else usual.seed
     return dataclasses.replace(usual, num_samples=count, temperature=temperature, seed=seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -96,6 +97,25 @@ def sync(path: Path) -> None:
     """Wait until a file is on disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a file for this process; yield False if another one holds it."""
+    with writing(path):
+        file = path.open("a")
+    with file:
+        ours = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            ours = False
+        except OSError as error:
+            raise RunError(
+                f"{path.parent} cannot be locked ({error.strerror}); use a directory on another "
+                "file system, or one that is mounted with locks"
+            ) from None
+        yield ours
 
 
 @contextlib.contextmanager

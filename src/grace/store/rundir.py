@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import shutil
@@ -13,7 +12,7 @@ from typing import Any
 
 from grace.errors import GraceError, ModelError, RunError
 from grace.records import Threshold, from_json
-from grace.store.files import copy_file, digest, read_json, sync, write_json, writing
+from grace.store.files import copy_file, digest, locked, read_json, sync, write_json, writing
 from grace.store.tables import Split
 
 CARD = "grace.json"  # of an adapter, or of an exported model
@@ -57,23 +56,13 @@ class RunDir:
         return Split(self.path / name)
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, *, wait: bool = False) -> Iterator[None]:
         """Hold the run for this process."""
-        path = self.path / ".lock"
-        with writing(path):
-            file = path.open("a")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with locked(self.path / ".lock", wait=wait) as ours:
+            if not ours:
                 raise RunError(
                     f"another process is working on {self.path}; wait for it, or stop it first"
-                ) from None
-            except OSError as error:
-                raise RunError(
-                    f"{self.path} cannot be locked ({error.strerror}); use a directory on another "
-                    "file system, or one that is mounted with locks"
-                ) from None
+                )
             shutil.rmtree(self._trash, ignore_errors=True)
             yield
 

@@ -33,14 +33,8 @@ EXAMPLES = examples(
 DEFAULT_TASK = "jsonl"  # of a model without grace.json: open and multiple-choice questions
 UNUSED = (  # settings of a run alone, and those that an option gives
     *("method", "grace.", "paper.", "report.", "estimators.", "model.", "data.dir", "data.file"),
-    *(
-        "data.train",
-        "data.validation",
-        "data.test",
-        "sample.train_",
-        "sample.test_",
-        "sample.draw_",
-    ),
+    *("data.train", "data.validation", "data.test"),
+    *("sample.train_", "sample.test_", "sample.draw_"),
 )
 USED = ("model.thinking", "model.date", "model.trust_remote_code")
 MANY = 0.1  # share of cut or empty responses from which on they are mentioned
@@ -83,7 +77,9 @@ def label(
     workers: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Number of processes, each with the model; several need Ray."
+            min=1,
+            metavar="N",
+            help="Number of processes, each with the model and its share of the GPUs or cores.",
         ),
     ] = 1,
     engine: Annotated[
@@ -121,7 +117,7 @@ def label(
     """
     from grace.engines.kinds import engine_class, own_options
     from grace.model.loading import adapter_folder, backbone
-    from grace.pipeline.labelling import SECRET, Labelling
+    from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all
     from grace.pipeline.settings import THOUGHT, absolute_model
     from grace.running import check_packages
@@ -141,51 +137,46 @@ def label(
         )
     folder = adapter_folder(Path(model), None)
     card = read_card(folder or Path(model))
+    own_options(engine_options or [], "--engine-option")
     columns = {"data.question_field": question_field, "data.answer_field": answer_field}
     named = [assignment(key, name) for key, name in columns.items()]
     run = _settings(Path(model), card, [*named, *(settings or [])])
-    kept = _features(listed(features), engine)
-    shots = recorded_shots(card)
+    shots, kind = recorded_shots(card), card.get("kind", "")
     if max(run.data.shots, 0) != len(shots):
         raise ConfigError(
             f"data.shots is {run.data.shots}, but {model} was trained with {len(shots)} examples; "
             "leave data.shots out"
         )
+    if temperature is None:
+        temperature = 0.0 if samples == 1 else TEMPERATURE
     thought = THOUGHT if run.model.thinking and not run.sample.max_new_tokens else 0
-    options = own_options(engine_options or [], "--engine-option")
-    if upstream_key and "relay" in engine_class(engine).gives:
-        options[SECRET] = upstream_key
+    resolved = {
+        "model.path": absolute_model(backbone(model, folder, card, base)),
+        "model.engine": engine,
+        "model.engine_options": engine_options or [],
+        "model.device": device,
+        "model.dtype": dtype,
+        "sample.test_samples": samples,
+        "sample.test_temperature": temperature,
+        "sample.max_new_tokens": run.sample.longest + thought,
+    }
     how = Labelling(
-        model=absolute_model(backbone(model, folder, card, base)),
+        override_settings(to_dict(run), [assignment(*pair) for pair in resolved.items()]),
         adapter=str(folder.resolve()) if folder else "",
-        engine=engine,
-        engine_options=options,
-        device=device,
-        dtype=dtype,
-        trust_remote_code=run.model.trust_remote_code,
-        thinking=run.model.thinking,
-        date=run.model.date,
-        batch_size=run.sample.batch_size,
-        data=run.data,
+        key=upstream_key if "relay" in engine_class(engine).gives else "",
         shots=shots,
-        stop=run.stop,
-        votes=kind if (kind := card.get("kind", "")) in KINDS else "",
-        grade=run.grade,
-        samples=samples,
-        temperature=(0.0 if samples == 1 else TEMPERATURE) if temperature is None else temperature,
-        top_p=run.sample.top_p,
-        max_new_tokens=run.sample.longest + thought,
-        seed=run.seed,
-        features=kept,
+        votes=kind if kind in KINDS else "",
+        features=_features(listed(features), engine),
         shard_size=shard_size,
     )
     done = label_all(questions, out, how, workers=workers)
     if as_json:
         print(json.dumps(done._asdict()))
         return
+    others = f", {done.left} more are being made by other processes" if done.left else ""
     print(
         f"{done.responses} responses to {done.questions} questions in {done.shards} files in {out} "
-        f"({done.made} made now)"
+        f"({done.made} made now{others})"
     )
     if done.graded:
         print(f"{100 * done.right / done.graded:.1f}% of {done.graded} graded responses are right")

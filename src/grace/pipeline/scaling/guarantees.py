@@ -156,7 +156,7 @@ def _several(context: Context, rows: Sequence[int], mixture: bool) -> list[str] 
 
 def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return confidence (nan: none) and correctness of the greedy answers, question by question."""
-    questions, usual = context.directory.split(name), sampling_for(context, name)
+    questions, usual = context.directory.split(name), sampling_for(context.settings, name)
     split = questions.tuned
     if (usual.temperature, usual.num_samples) == (0, 1):
         answer_tuned(context, questions)

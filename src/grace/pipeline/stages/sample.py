@@ -32,7 +32,7 @@ def sample(context: Context) -> None:
     _preview(context)
     for name in SPLITS:
         split = context.directory.split(name)
-        sampling = sampling_for(context, name)
+        sampling = sampling_for(context.settings, name)
         sample_split(context, "base", split, sampling)
         outputs += [split.questions.path, split.responses.path]
     context.engines.forget_sampling()
@@ -90,7 +90,9 @@ def _preview(context: Context) -> None:
     question = split.questions.read()[0]
     (chat,) = context.messages([question])
     grader = grader_of(context.settings.grade, context.task.grader)
-    show_first(context.sampler("base"), question, chat, sampling_for(context, "train"), grader)
+    show_first(
+        context.sampler("base"), question, chat, sampling_for(context.settings, "train"), grader
+    )
 
 
 def draw_shots(context: Context) -> None:
@@ -102,7 +104,7 @@ def draw_shots(context: Context) -> None:
 
 def _refuse_too_long(context: Context, name: str) -> None:
     """Refuse a question that is too long for the model before any is answered; name its line."""
-    split, sampling = context.directory.split(name), sampling_for(context, name)
+    split, sampling = context.directory.split(name), sampling_for(context.settings, name)
     if is_sampled(split, sampling.num_samples):
         return
     questions, limit = split.questions.read(), context.sampler("base").limit
