@@ -44,7 +44,7 @@ def main() -> None:
         slow = _loop(part, budgets)
         loop_seconds.append(time.perf_counter() - start)
     fast = replay(part, budgets=budgets, orders=1)
-    found = np.array([(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in fast.curves.values()])
+    found = np.array([curve.value_MBQ for curve in fast.curves.values()])
     decisions = arguments.questions * arguments.orders
     loop_s = min(loop_seconds) / part.num_questions * decisions
     print(

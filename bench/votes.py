@@ -56,11 +56,8 @@ def joined(parts: Sequence[Scaling]) -> Scaling:
     """Return the replays of different questions as one."""
 
     def join(*curves: Curve) -> Curve:
-        arrays = {
-            name: np.concatenate([getattr(curve, name) for curve in curves], axis=1)
-            for name in ("accuracy_BQ", "samples_BQ", "tokens_BQ")
-        }
-        return dataclasses.replace(curves[0], **arrays)
+        value_MBQ = np.concatenate([curve.value_MBQ for curve in curves], axis=2)
+        return dataclasses.replace(curves[0], value_MBQ=value_MBQ)
 
     return Scaling([[*map(join, *(part.curves.values() for part in parts))]])
 

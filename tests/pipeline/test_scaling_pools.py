@@ -98,8 +98,8 @@ def test_the_vote_is_fitted_to_validation_samples_and_used_live(scaled: Path):
         seed=0,
     ).curves.values()
     for at, row in enumerate(rows_of(scaled, "grace-vote").values()):
-        assert row["accuracy"] == pytest.approx(curve.accuracy_BQ[at].mean(), abs=1e-6)
-        assert row["mean_samples"] == pytest.approx(curve.samples_BQ[at].mean(), abs=1e-6)
+        assert row["accuracy"] == pytest.approx(curve.value_MBQ[0, at].mean(), abs=1e-6)
+        assert row["mean_samples"] == pytest.approx(curve.value_MBQ[1, at].mean(), abs=1e-6)
         assert row["threshold"] == pytest.approx(fitted.threshold)
     asked: dict[str, Any] = {"budget": 3, "seed": 1}
     live = model.vote("What is 2 and 14?", strategy="grace-vote", **asked)
@@ -162,7 +162,7 @@ def test_what_is_kept_for_reports_is_what_was_replayed(scaled: Path):
     (curve,) = (curve for curve in kept.curves if curve.name == "grace-es")
     again = expected.curves["grace-es"]
     assert (curve.estimator, curve.threshold, curve.budgets) == ("grace", 0.8, (1, 2, 4, 6))
-    for name in ("accuracy_BQ", "samples_BQ", "tokens_BQ", "used_BV"):
+    for name in ("value_MBQ", "used_BV"):
         assert getattr(curve, name) == pytest.approx(getattr(again, name), abs=1e-6)
     wins = kept.wins["grace", "grace"]
     assert wins.wins_Q.tolist() == pair_wins(pool, "grace").wins_Q.tolist()

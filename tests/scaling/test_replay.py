@@ -95,9 +95,9 @@ def test_a_replay_is_the_mean_of_decisions_over_its_orders(pool, seed):
                         right[q] += pool.correct_QS[q, first] / 3
                     samples[q] += decision.samples / 3
                     tokens[q] += pool.tokens_QS[q, places[: decision.samples]].sum() / 3
-            assert curve.accuracy_BQ[b] == pytest.approx(right)
-            assert curve.samples_BQ[b] == pytest.approx(samples)
-            assert curve.tokens_BQ[b] == pytest.approx(tokens)
+            assert curve.value_MBQ[0, b] == pytest.approx(right)
+            assert curve.value_MBQ[1, b] == pytest.approx(samples)
+            assert curve.value_MBQ[2, b] == pytest.approx(tokens)
             assert curve.used_BV[b] @ np.arange(9) == pytest.approx(samples.mean())
 
 
@@ -107,8 +107,8 @@ def test_a_budget_of_one_is_plain_generation(pool):
     scaling = replay(pool, NAMES, budgets=(1,), orders=4)
     plain = [pool.correct_QS[np.arange(pool.num_questions), o[:, 0]] for o in pool.orders(4)]
     for curve in scaling.curves.values():
-        assert curve.accuracy_BQ[0] == pytest.approx(np.mean(plain, axis=0))
-        assert (curve.samples_BQ == 1).all()
+        assert curve.value_MBQ[0, 0] == pytest.approx(np.mean(plain, axis=0))
+        assert (curve.value_MBQ[1] == 1).all()
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def test_a_strategy_of_ones_own_is_replayed():
     pool = Pool([[5, -1, 7, 5], [-1, -1, -1, 3]], [[1, 0, 0, 1], [0, 0, 0, 1]])
     curve = replay(pool, [Policy("last", LastAnswer(), None)], budgets=(1, 4), orders=200)
     curve = curve.curves["last"]
-    assert curve.samples_BQ.tolist() == [[1, 1], [3, 3]]
-    assert curve.accuracy_BQ[0] == pytest.approx([0.5, 0.25], abs=0.1)
+    assert curve.value_MBQ[1].tolist() == [[1, 1], [3, 3]]
+    assert curve.value_MBQ[0, 0] == pytest.approx([0.5, 0.25], abs=0.1)
 
 
 def pool_of(questions: int, samples: int = 8, seed: int = 0) -> Pool:
@@ -149,7 +149,7 @@ def test_the_result_does_not_depend_on_how_rows_are_blocked(monkeypatch):
     monkeypatch.setattr("grace.scaling.replaying._ROWS", 7)
     parts = replay(pool, budgets=(1, 8), orders=5)
     for name, curve in whole.curves.items():
-        assert np.array_equal(curve.accuracy_BQ, parts.curves[name].accuracy_BQ)
+        assert np.array_equal(curve.value_MBQ[0], parts.curves[name].value_MBQ[0])
         assert np.array_equal(curve.used_BV, parts.curves[name].used_BV)
 
 
@@ -170,7 +170,7 @@ def test_estimates_have_intervals_and_gains_are_paired():
 
 def test_the_interval_of_a_mean_over_questions_is_the_textbook_one():
     scaling = replay(pool_of(400), ["sc"], budgets=(8,), orders=5)
-    value_Q = scaling.curves["sc"].accuracy_BQ[0]
+    value_Q = scaling.curves["sc"].value_MBQ[0, 0]
     estimate = scaling.estimate("sc", 8)
     error = value_Q.std() / 20
     assert estimate.low == pytest.approx(value_Q.mean() - 1.96 * error, abs=0.3 * error)
@@ -181,7 +181,7 @@ def test_the_same_seed_gives_the_same_draws():
     pool = pool_of(30)
     first, second = (replay(pool, ["sc"], budgets=(4,), orders=3, seed=1) for _ in range(2))
     assert np.array_equal(first.draws("sc", 4), second.draws("sc", 4))
-    assert first.draws("sc", 4)[0] == pytest.approx(first.curves["sc"].accuracy_BQ.mean())
+    assert first.draws("sc", 4)[0] == pytest.approx(first.curves["sc"].value_MBQ[0].mean())
 
 
 def test_questions_can_be_taken_out_of_a_pool():

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from grace.metrics.calibration import Calibration as Calibration
 from grace.metrics.calibration import calibration as calibration
@@ -27,7 +27,7 @@ from grace.metrics.resampling import estimate as estimate
 from grace.metrics.resampling import not_worse as not_worse
 from grace.metrics.resampling import over_seeds as over_seeds
 from grace.metrics.resampling import percentiles as percentiles
-from grace.metrics.samples import bin_index, check, check_questions, sort_by_confidence
+from grace.metrics.samples import Floats, bin_index, check, check_questions, sort_by_confidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,27 @@ def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> 
     confidence_N, correct_N = check(confidence, correct)
     check_questions(questions, len(confidence_N))
     code = {question: at for at, question in enumerate(dict.fromkeys(questions))}
+    question_N = np.array([code[question] for question in questions])
+    wins_Q, pairs_Q = won_pairs(confidence_N, correct_N, question_N, len(code))
+    return float(wins_Q.sum() / pairs_Q.sum()) if pairs_Q.any() else math.nan
+
+
+def won_pairs(
+    confidence_N: Floats, correct_N: NDArray[Any], question_N: NDArray[Any], count: int
+) -> tuple[Floats, Floats]:
+    """Return how many pairs of a right and a wrong response the right one wins, and how many are.
+
+    Both are by question (count,), each a number below `count`; a tie is half a win.
+    """
     # Complex numbers are in order of their real part, the question, then of the imaginary one.
-    at_N = np.array([code[question] for question in questions]) + 1j * confidence_N
+    at_N = question_N + 1j * confidence_N
     right, wrong = at_N[correct_N == 1], np.sort(at_N[correct_N == 0])
     first, last = np.searchsorted(wrong, right.real), np.searchsorted(wrong, right.real + 2j)
     below = (np.searchsorted(wrong, right) + np.searchsorted(wrong, right, "right")) / 2
-    pairs = (last - first).sum()
-    return float((below - first).sum() / pairs) if pairs else math.nan
+    own = right.real.astype(np.intp)
+    both = (below - first, last - first)
+    wins_Q, pairs_Q = (np.bincount(own, n, count).astype(np.float64) for n in both)
+    return wins_Q, pairs_Q
 
 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> list[Bar]:

@@ -41,9 +41,7 @@ def write_replay(
             "pools": replay.pools,
         }
     )
-    sum_PMBQ = orders * np.array(
-        [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in replay.curves]
-    )
+    sum_PMBQ = orders * np.array([curve.value_MBQ for curve in replay.curves])
     # sums over the orders are whole numbers, so that nothing is lost in int32
     tensors = {"sums": np.rint(sum_PMBQ).astype(np.int32)}
     for (answers, estimator), wins in replay.wins.items():
@@ -103,7 +101,6 @@ def _curves(rows: list[dict[str, Any]], value_PMBQ: Floats) -> list[Curve]:
         used_BV = np.zeros((len(own), budgets[-1] + 1))
         for used_V, row in zip(used_BV, own, strict=True):
             used_V[1 : row["budget"] + 1] = row["used"]
-        accuracy_BQ, samples_BQ, tokens_BQ = value_MBQ
         about = (name, own[0]["estimator"], own[0]["threshold"], budgets)
-        curves.append(Curve(*about, accuracy_BQ, samples_BQ, tokens_BQ, used_BV))
+        curves.append(Curve(*about, value_MBQ, used_BV))
     return curves

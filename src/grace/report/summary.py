@@ -67,7 +67,7 @@ from grace.report.significance import (
     or_none,
     question_of,
 )
-from grace.scaling import PairWins, Scaling, discrimination, joined
+from grace.scaling import PairWins, Scaling, discrimination
 
 HISTOGRAM_BINS = 20
 NUM_EXAMPLES = 8
@@ -426,7 +426,7 @@ def _widest(rows: Iterable[Joint]) -> tuple[Joint, ...]:
 
 
 def _scaling(group: Sequence[Replay]) -> Scaling:
-    return joined([(replay.questions, Scaling([replay.curves])) for replay in group])
+    return Scaling([one.curves for one in group], [one.questions for one in group])
 
 
 def _seeds(group: Sequence[Replay]) -> tuple[int, ...]:

@@ -21,5 +21,4 @@ from grace.scaling.results import Curve as Curve
 from grace.scaling.results import PairWins as PairWins
 from grace.scaling.results import Scaling as Scaling
 from grace.scaling.results import discrimination as discrimination
-from grace.scaling.results import joined as joined
 from grace.scaling.results import pair_wins as pair_wins

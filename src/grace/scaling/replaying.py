@@ -105,11 +105,11 @@ class _Sums:
         self._used_BV[at] += np.bincount(used_R, minlength=self._used_BV.shape[1])
 
     def curve(self, orders: int) -> Curve:
-        accuracy_BQ, samples_BQ, tokens_BQ = self._sum_BMQ.swapaxes(0, 1) / orders
+        value_MBQ = self._sum_BMQ.swapaxes(0, 1) / orders
         used_BV: Floats = self._used_BV / self._used_BV.sum(axis=1, keepdims=True)
         threshold = getattr(self.policy.strategy, "threshold", None)
         about = (self.policy.name, self.policy.estimator, threshold, self._budgets)
-        return Curve(*about, accuracy_BQ, samples_BQ, tokens_BQ, used_BV)
+        return Curve(*about, value_MBQ, used_BV)
 
 
 def _rows(pool: Pool, orders: int, seed: int, width: int) -> Iterator[tuple[Indices, Indices]]:

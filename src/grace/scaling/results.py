@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from grace.errors import UserInputError
-from grace.metrics import Estimate, Resamples, estimate, over_seeds, percentiles
+from grace.metrics import Estimate, Resamples, estimate, over_seeds, percentiles, won_pairs
 from grace.scaling.pool import Pool
 from grace.strategies.tally import Floats
 
@@ -41,9 +41,7 @@ class Curve:
     estimator: str | None  # if it reads one
     threshold: float | None  # if it has one
     budgets: tuple[int, ...]
-    accuracy_BQ: Floats
-    samples_BQ: Floats
-    tokens_BQ: Floats
+    value_MBQ: Floats  # of `MEASURES`
     used_BV: Floats  # share of decisions that took v samples
 
     def cut(self, budgets: tuple[int, ...]) -> Curve:
@@ -52,9 +50,7 @@ class Curve:
         return dataclasses.replace(
             self,
             budgets=budgets,
-            accuracy_BQ=self.accuracy_BQ[rows],
-            samples_BQ=self.samples_BQ[rows],
-            tokens_BQ=self.tokens_BQ[rows],
+            value_MBQ=self.value_MBQ[:, rows],
             used_BV=self.used_BV[rows, : max(budgets) + 1],
         )
 
@@ -65,12 +61,14 @@ class Scaling:
     def __init__(
         self, seeds: Sequence[Sequence[Curve]], questions: Sequence[Sequence[Hashable]] = ()
     ) -> None:
-        """Store the curves; draws are computed when they are first needed."""
-        self._seeds = [{curve.name: curve for curve in curves} for curves in seeds]
+        """Keep the curves and budgets that all seeds have; draws are computed when needed."""
+        named = [{curve.name: curve for curve in curves} for curves in seeds]
+        names = [name for name in named[0] if all(name in each for each in named)]
+        every = [curves[0].budgets for curves in seeds]
+        self.budgets = tuple(b for b in every[0] if all(b in each for each in every))
+        self._seeds = [{name: each[name].cut(self.budgets) for name in names} for each in named]
         self.curves = self._seeds[0]
-        first = seeds[0][0]
-        self.budgets = first.budgets
-        self._questions = questions or [range(first.accuracy_BQ.shape[1])]
+        self._questions = questions or [range(seeds[0][0].value_MBQ.shape[-1])]
 
     @property
     def num_questions(self) -> int:
@@ -147,24 +145,11 @@ class Scaling:
         resamples = Resamples([question for part in self._questions for question in part])
         drawn_SDF = []
         for questions, part in zip(self._questions, self._seeds, strict=True):
-            value_PMBQ = np.array(
-                [(c.accuracy_BQ, c.samples_BQ, c.tokens_BQ) for c in part.values()]
-            )
+            value_PMBQ = np.array([curve.value_MBQ for curve in part.values()])
             top_FQ = value_PMBQ.swapaxes(1, 2).reshape(-1, value_PMBQ.shape[-1])
             drawn_SDF.append(resamples.ratios(questions, top_FQ))
         shape = (-1, len(self.curves), len(self.budgets), len(MEASURES))
         return np.array([drawn_DF.reshape(shape) for drawn_DF in drawn_SDF])
-
-
-def joined(parts: Sequence[tuple[Sequence[str], Scaling]]) -> Scaling:
-    """Join the replays of several seeds, for intervals over their questions and the seeds."""
-    if not parts:
-        raise UserInputError("0 replays cannot be joined; give at least one")
-    every = [scaling for _, scaling in parts]
-    names = [name for name in every[0].curves if all(name in each.curves for each in every)]
-    budgets = tuple(b for b in every[0].budgets if all(b in each.budgets for each in every))
-    seeds = [[each.curves[name].cut(budgets) for name in names] for each in every]
-    return Scaling(seeds, [ids for ids, _ in parts])
 
 
 def _first_reach(accuracy_DB: Floats, samples_DB: Floats, target_D: Floats) -> Floats:
@@ -193,14 +178,8 @@ def pair_wins(pool: Pool, estimator: str) -> PairWins:
     """Count the pairs and the wins of an estimator; samples without a confidence are in no pair."""
     value_QS = pool.confidence(estimator)
     rated_QS = ~np.isnan(value_QS)
-    right_QS, wrong_QS = rated_QS & pool.correct_QS, rated_QS & ~pool.correct_QS
-    wins_Q = np.zeros(pool.num_questions)
-    for at in range(pool.num_samples):
-        mine_Q1 = value_QS[:, at, None]
-        won_QS = (mine_Q1 > value_QS) + 0.5 * (mine_Q1 == value_QS)
-        wins_Q += right_QS[:, at] * (won_QS * wrong_QS).sum(axis=1)
-    pairs_Q = (right_QS.sum(axis=1) * wrong_QS.sum(axis=1)).astype(np.float64)
-    return PairWins(wins_Q, pairs_Q)
+    rated = (value_QS[rated_QS], pool.correct_QS[rated_QS], np.nonzero(rated_QS)[0])
+    return PairWins(*won_pairs(*rated, pool.num_questions))
 
 
 def discrimination(
