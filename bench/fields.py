@@ -38,7 +38,7 @@ from grace.grading import load_grader
 from grace.methods.grace.fields import FieldColumns
 from grace.methods.grace.fit import choose_layer, fit_readout, read_by
 from grace.probe.logistic import fit_logistic
-from grace.probe.rows import folds_of, sigmoid
+from grace.probe.rows import assign_folds, sigmoid
 from grace.records import Message, Question
 
 PATTERNS = (
@@ -238,7 +238,7 @@ def rate(rows: dict[str, Any], seed: int) -> dict[str, Any]:
         mean, last, first = (fitted for fitted, _ in states[layer])
         return Features(mean, last, first)
 
-    columns = FieldColumns(phi_NF, names_N.tolist(), right_N.astype(float), folds_of(groups))
+    columns = FieldColumns(phi_NF, names_N.tolist(), right_N.astype(float), assign_folds(groups))
     wide_NX = columns.matrix_NX
     chosen = choose_layer(read_by(read, wide_NX), layers, right_N, groups, free=True)
     made = fit_readout(read, wide_NX, right_N, groups, HeadShape(np.zeros(WIDTH)), layer=chosen)

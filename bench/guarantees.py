@@ -60,7 +60,7 @@ def accuracy(pool: Pool, budget: int) -> Iterator[tuple[float, float]]:
     answered_G, right_G = answered_GQ.sum(axis=1), right_GQ.sum(axis=1)
     rows_D = np.arange(SPLITS)
     for target, delta in itertools.product(ACCURACIES, DELTAS):
-        picked_D = pick(answered_DG, right_DG, int(part_DQ[0].sum()), target, delta)
+        picked_D = pick([answered_DG], [right_DG], [int(part_DQ[0].sum())], target, delta)
         found_D = picked_D >= 0
         rest_DG = right_G - right_DG < target * (answered_G - answered_DG)
         yield delta, float((found_D & rest_DG[rows_D, picked_D]).mean())

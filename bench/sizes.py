@@ -25,7 +25,7 @@ from grace.calibration import Platt
 from grace.cnf import HeadShape
 from grace.engines import LAST, Features
 from grace.estimators.likelihood import sequence_likelihood
-from grace.estimators.probes import feature_parts
+from grace.estimators.probes import likelihood_features
 from grace.evidence import features as likelihoods
 from grace.methods.grace.fit import fit_evidence, fit_readout
 from grace.metrics import ece
@@ -199,13 +199,13 @@ def _answers(context: Context, name: str) -> Answers:
     layer = read_json(context.directory.readout)["layer"]
     states = context.engines.base.states(prompts, token_ids, layers=[layer] if layer else [])
     mean, last, _ = states[LAST].features
-    joined = feature_parts(("mean", "last", "likelihood"), {"mean": mean, "last": last}, responses)
+    said = [likelihood_features(one.logprobs, one.end_logprob) for one in responses]
     return Answers(
         *states[layer].features,
         last,
         _log_sum_exp(context.engines.base.model, last),
         phi,
-        np.concatenate(joined, axis=1),
+        np.concatenate([mean, last, np.stack(said)], axis=1).astype(np.float32),
         np.array([sequence_likelihood(one) or 0.0 for one in responses]),
         right,
         question,

@@ -15,7 +15,6 @@ from grace.thresholds import (
     lower_bound,
     p_value,
     pick,
-    pick_in_all,
     selective,
     starts,
 )
@@ -73,7 +72,7 @@ def test_the_guarantee_is_false_in_at_most_delta_of_the_draws(law, n, target):
     accepted, right = counts(VALUE_K[drawn_DN], correct_DN)
     too_low_G = truth(accuracy_K, HUNDREDTHS) < target
     for delta in DELTAS:
-        picked = pick(accepted, right, n, target, delta)
+        picked = pick([accepted], [right], [n], target, delta)
         broken = ((picked >= 0) & too_low_G[picked]).mean()
         print(f"{law}, n {n}, target {target:.0%}, delta {delta}: broken {broken:.1%}")
         assert broken <= tolerated(delta)
@@ -102,9 +101,9 @@ def drawn_mix(mix: str, sizes: tuple[int, ...], draws: int) -> np.ndarray:
 def test_all_at_delta_find_more_than_the_strictest_threshold_of_each_at_a_share_of_delta():
     sizes = (600, 600, 600)
     accepted_SDG, right_SDG = drawn_mix("unlike", sizes, 400)
-    together = pick_in_all(accepted_SDG, right_SDG, sizes, 0.8, 0.05)
+    together = pick(accepted_SDG, right_SDG, sizes, 0.8, 0.05)
     parts = zip(accepted_SDG, right_SDG, sizes, strict=True)
-    strictest = np.min([pick(*part, 0.8, 0.05 / 3) for part in parts], axis=0)
+    strictest = np.min([pick(*([x] for x in part), 0.8, 0.05 / 3) for part in parts], axis=0)
     found = [(at >= 0).mean() for at in (together, strictest)]
     print(f"found by all at delta in {found[0]:.1%}, by each at delta / 3 in {found[1]:.1%}")
     assert found[0] > found[1] + 0.2
@@ -118,8 +117,8 @@ def test_the_guarantee_is_false_in_a_source_in_at_most_delta_of_the_draws(mix, s
     accepted_SDG, right_SDG = drawn_mix(mix, sizes, DRAWS)
     too_low_G = np.any([truth(law, HUNDREDTHS) < target for law in laws], axis=0)
     for delta in DELTAS:
-        picked = pick_in_all(accepted_SDG, right_SDG, sizes, target, delta)
-        mixed = pick(accepted_SDG.sum(0), right_SDG.sum(0), sum(sizes), target, delta)
+        picked = pick(accepted_SDG, right_SDG, sizes, target, delta)
+        mixed = pick([accepted_SDG.sum(0)], [right_SDG.sum(0)], [sum(sizes)], target, delta)
         broken, alone = (((at >= 0) & too_low_G[at]).mean() for at in (picked, mixed))
         found = (picked >= 0).mean()
         print(f"{mix}, n {sizes}, delta {delta}: broken {broken:.1%}, found {found:.1%}", end="")
@@ -297,7 +296,7 @@ def test_the_second_sequence_saves_a_flat_top_that_the_first_loses_by_bad_luck()
     (early, _), share_G = starts(n, target, delta), accepted.mean(axis=0) / n
     passes = p_value(right, accepted, target) <= delta
     alone = _walk(passes, (accepted < early).sum(axis=1))
-    both = pick(accepted, right, n, target, delta)
+    both = pick([accepted], [right], [n], target, delta)
     coverage = [np.where(at >= 0, share_G[at], 0).mean() for at in (alone, both)]
     print(f"mean coverage with one sequence {coverage[0]:.1%}, with two {coverage[1]:.1%}")
     assert coverage[1] > coverage[0] + 0.1
@@ -310,9 +309,9 @@ def test_two_sequences_share_delta():
     (rights,) = np.nonzero((tail_K > 0.025) & (tail_K <= 0.05))
     assert len(rights) > 0
     for right in rights:
-        assert pick(accepted, [[right]], n, 0.9, 0.05) == -1
+        assert pick([accepted], [[[right]]], [n], 0.9, 0.05) == -1
     passes = int(rights.max()) + 1
-    assert pick(accepted, [[passes]], n, 0.9, 0.05) == 0
+    assert pick([accepted], [[[passes]]], [n], 0.9, 0.05) == 0
     found = guarantee(whole([500], [passes], n), target=0.9, grid=[0.8])
     assert found.bound == pytest.approx(lower_bound(passes, 500, 0.025))
     assert found.bound >= 0.9

@@ -74,8 +74,20 @@ def test_answers_to_one_question_are_refused() -> None:
         load_estimator("probe").fit(Splits(train, NOTHING), Layers(), 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("logprobs", "end"),
+    [([], None), ([], -0.1), ([-np.inf], -np.inf), ([np.nan, -1.0], np.nan), ([0.0], 0.0)],
+)
+def test_likelihood_features_are_always_finite(logprobs: list[float], end: float | None) -> None:
+    features = likelihood_features(logprobs, end)
+    assert features.shape == (len(LIKELIHOOD_FEATURES),)
+    assert np.isfinite(features).all()
+
+
 def test_likelihood_features_by_hand() -> None:
     named = dict(zip(LIKELIHOOD_FEATURES, likelihood_features([-1.0, -3.0], None), strict=True))
     assert named["mean_logprob"] == -2 and named["last_logprob"] == -3 and named["cut"] == 1
     assert named["mean_prob"] == pytest.approx((np.exp(-1) + np.exp(-3)) / 2)
     assert named["end_logprob"] == -20
+    assert named["min_logprob"] == -3 and named["sum_logprob"] == -4 and named["end_prob"] < 1e-8
+    assert likelihood_features([-1.0], -0.5)[-3:] == pytest.approx([-0.5, np.exp(-0.5), 0])

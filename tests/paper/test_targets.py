@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from grace.estimators.probes import LIKELIHOOD_FEATURES, feature_parts, likelihood_features
 from grace.methods.paper.targets import (
     balance,
     make_targets,
 )
 from grace.metrics.samples import bin_index
-from made_up_response import said
 
 
 def test_a_target_is_the_accuracy_of_the_bin() -> None:
@@ -46,40 +42,6 @@ def test_thin_bins_are_warned_about_and_empty_bins_are_not() -> None:
     (warning,) = made.warnings
     assert "2 of 10 target bins hold fewer than 20 responses" in warning
     assert "(0.80-0.90: 1.00 of 3, 0.90-1.00: 0.50 of 2)" in warning
-
-
-@pytest.mark.parametrize(
-    ("logprobs", "end"),
-    [([], None), ([], -0.1), ([-math.inf], -math.inf), ([math.nan, -1.0], math.nan), ([0.0], 0.0)],
-)
-def test_likelihood_features_are_always_finite(logprobs: list[float], end: float | None) -> None:
-    features = likelihood_features(logprobs, end)
-    assert features.shape == (len(LIKELIHOOD_FEATURES),)
-    assert np.isfinite(features).all()
-
-
-def test_likelihood_features_are_what_their_names_say() -> None:
-    named = dict(zip(LIKELIHOOD_FEATURES, likelihood_features([-1.0, -3.0], -0.5), strict=True))
-    assert named["mean_logprob"] == -2
-    assert named["min_logprob"] == named["last_logprob"] == -3
-    assert named["first_logprob"] == -1
-    assert named["sum_logprob"] == -4
-    assert named["end_logprob"] == -0.5
-    assert named["mean_prob"] == pytest.approx((math.exp(-1) + math.exp(-3)) / 2)
-    assert named["log_length"] == pytest.approx(math.log(2))
-    assert named["end_prob"] == pytest.approx(math.exp(-0.5))
-    assert named["cut"] == 0
-    assert likelihood_features([-1.0], None)[-1] == 1
-
-
-def test_feature_parts_are_in_the_order_of_the_settings() -> None:
-    responses = [said("")]
-    states = {"mean": np.ones((1, 3)), "last": np.zeros((1, 3))}
-    last, likelihood, mean = feature_parts(("last", "likelihood", "mean"), states, responses)
-    assert likelihood.shape == (1, len(LIKELIHOOD_FEATURES))
-    assert {part.dtype for part in (last, likelihood, mean)} == {np.dtype(np.float32)}
-    assert (last == 0).all()
-    assert (mean == 1).all()
 
 
 SKEWED = np.concatenate([np.full(90, 0.05), np.full(30, 0.55), np.full(6, 0.95)])

@@ -56,7 +56,7 @@ def broken_on_parts(
     on_rest_DG = right_G - right_DG < target * (answered_G - answered_DG)
     coverage_G = answered_G / n
     for delta in deltas:
-        picked_D = pick(answered_DG, right_DG, size, target, delta)
+        picked_D = pick([answered_DG], [right_DG], [size], target, delta)
         found_D, rows_D = picked_D >= 0, np.arange(splits)
         yield Broken(
             delta,

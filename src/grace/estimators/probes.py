@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,6 @@ from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows,
 from grace.methods.grace.fit import choose_layer, placed
 from grace.probe.logistic import FIRST, fit_logistic
 from grace.probe.rows import Array, check_several, labels_of, sigmoid
-from grace.records import Response
 
 Read = Callable[[Samples, Rows], Sequence[Array]]
 
@@ -70,8 +69,11 @@ class StateProbe:
             states = placed(engine.features(*samples.token_ids(rows), layer))
             if not self.with_tokens:
                 return states
-            responses = [samples.responses[row] for row in rows]
-            return [*states, *feature_parts(("likelihood",), {}, responses)]
+            said = (samples.responses[row] for row in rows)
+            return [
+                *states,
+                np.stack([likelihood_features(r.logprobs, r.end_logprob) for r in said]),
+            ]
 
         chosen = choose_layer(
             lambda layer: read(train, rows, layer),
@@ -102,7 +104,7 @@ ESTIMATORS = {
 }
 
 
-# --- the features of the paper's linear probe: pooled hidden states and token likelihoods
+# --- the features of the tokens' log-probabilities
 
 LIKELIHOOD_FEATURES = (
     *evidence.FEATURES,
@@ -128,14 +130,3 @@ def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) ->
     log_T = np.clip(log_T, evidence.LOWEST, 0.0)
     more = (np.exp(log_T).mean(), log_T[0], log_T[-1], end, math.exp(min(end, 0.0)), float(cut))
     return np.asarray((*evidence.features(logprobs, end), *more), dtype=np.float32)
-
-
-def feature_parts(
-    names: Sequence[str], states: Mapping[str, Array], responses: Sequence[Response]
-) -> list[Array]:
-    """Return the named parts of the features, such as "mean" or "likelihood", each (N, width)."""
-    given = dict(states)
-    if "likelihood" in names:
-        rows = [likelihood_features(item.logprobs, item.end_logprob) for item in responses]
-        given["likelihood"] = np.stack(rows)
-    return [np.asarray(given[name], dtype=np.float32) for name in names]

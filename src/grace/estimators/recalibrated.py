@@ -22,9 +22,6 @@ from grace.estimators import (
     Samples,
     Splits,
     Values,
-    asked_by,
-    check_estimator,
-    draws_further,
 )
 
 MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": Temperature}
@@ -37,24 +34,9 @@ class RecalibratedEstimator:
     inner: Estimator
     how: str
 
-    @property
-    def answers(self) -> Answers:
-        """The model whose answers the inner estimator rates."""
-        return self.inner.answers
-
-    @property
-    def asks(self) -> Answers:
-        """The model that the inner estimator calls."""
-        return asked_by(self.inner)
-
-    @property
-    def draws(self) -> bool:
-        """Whether the inner estimator draws further samples."""
-        return draws_further(self.inner)
-
-    def check(self) -> None:
-        """Check the inner estimator."""
-        check_estimator(self.inner)
+    def __getattr__(self, name: str) -> Any:
+        """Return what the inner estimator says of itself: `answers`, `asks`, `draws`, `check`."""
+        return getattr(self.inner, name)
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit the inner estimator, then the map."""
@@ -66,7 +48,7 @@ def recalibrate(estimator: Estimator, how: str) -> Estimator:
     """Put a map of `MAPS` after an estimator."""
     if how not in MAPS:
         raise ConfigError(f"unknown recalibration {how!r}; choose from {', '.join(MAPS)}")
-    return RecalibratedEstimator(estimator, how)
+    return cast(Estimator, RecalibratedEstimator(estimator, how))
 
 
 def logistic(score: Callable[[Samples], Values], splits: Splits) -> Fitted:

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import ModelError
-from grace.evidence.familiar import Familiar, familiar_in
+from grace.evidence.familiar import Familiar
 from grace.evidence.trace import Trace, fitted, trace_features
 
 Array = NDArray[Any]
@@ -95,6 +95,7 @@ class Evidence:
             data = {key: value for key, value in data.items() if key != "floor"}
         evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
+        near = data.get("familiar")
         fields = data.get("fields") or {}
         if fields and not (isinstance(fields, Mapping) and "" in fields):
             raise ModelError(
@@ -104,7 +105,7 @@ class Evidence:
         return replace(
             evidence,
             trace=trace,
-            familiar=familiar_in(data, len(FEATURES)),
+            familiar=Familiar.from_dict(near, len(FEATURES)) if near else None,
             fields={name: cls.from_dict(one) for name, one in fields.items()},
         )
 

@@ -13,7 +13,7 @@ whole; from twice that on they do not count, and the log-probabilities alone say
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,8 +59,3 @@ class Familiar:
         share = self.of(distance)
         alone = self.bias + sum(a * b for a, b in zip(self.weights, away, strict=True))
         return share * state + (1 - share) * alone
-
-
-def familiar_in(data: Mapping[str, Any], count: int) -> Familiar | None:
-    """Return the entry of a grace.json, None where there is none."""
-    return Familiar.from_dict(data["familiar"], count) if data.get("familiar") else None

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.probe.rows import FOLDS, Array, folds_of, sigmoid, weights_of
+from grace.probe.rows import FOLDS, Array, assign_folds, sigmoid, weights_of
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
@@ -110,7 +110,7 @@ def fit_logistic(
 
     `nested` asks for the scores of that name in some folds, and says where each search starts.
     """
-    fold_N = folds_of(groups_N, seed)
+    fold_N = assign_folds(groups_N, seed=seed)
     weight_N = weights_of(groups_N) * (1.0 if weights_N is None else weights_N)
     search = _Search(blocks, labels_N, fold_N, weight_N, free, paired=bool(nested))
     penalties = best_separate(search.loss, search.blocks, first)

@@ -42,7 +42,7 @@ def check_several(groups_N: Sequence[Hashable]) -> None:
         raise DataError("a probe needs answers to at least 2 training questions; raise data.train")
 
 
-def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Array:
+def assign_folds(groups_N: Sequence[Hashable], folds: int = FOLDS, seed: int = 0) -> Array:
     """Assign a fold to every row: rows of one group share a fold, and folds are of similar size."""
     rows_of: dict[Hashable, list[int]] = {}
     for row, group in enumerate(groups_N):
@@ -56,11 +56,6 @@ def assign_folds(groups_N: Sequence[Hashable], folds: int, seed: int = 0) -> Arr
         fold_N[rows] = fold
         heapq.heappush(sizes, (size + len(rows), fold))
     return fold_N
-
-
-def folds_of(groups_N: Sequence[Hashable], seed: int = 0) -> Array:
-    """Assign the folds of a fit, by group."""
-    return assign_folds(groups_N, FOLDS, seed)
 
 
 class Sourced(NamedTuple):

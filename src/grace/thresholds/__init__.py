@@ -248,7 +248,7 @@ def guarantee(
     accepted_SG, right_SG = (np.array([one[k] for one in tested.values()]) for k in (0, 1))
     n_S = [one.n for one in tested.values()]
     begun = _begun(n_S, target, delta)
-    picked = int(pick_in_all(accepted_SG[:, None], right_SG[:, None], n_S, target, delta)[0])
+    picked = int(pick(accepted_SG[:, None], right_SG[:, None], n_S, target, delta)[0])
     first = min(int(_untested(accepted_SG[:, None], begun.counts_KS[0])[0]), len(grid) - 1)
     at = picked if picked >= 0 else first
     shown = []
@@ -270,25 +270,14 @@ def guarantee(
 
 
 def pick(
-    accepted_DG: ArrayLike, right_DG: ArrayLike, n: int, target: float, delta: float
-) -> Indices:
-    """Return the index of the loosest threshold with the guarantee in each draw, -1: none: (D,).
-
-    A threshold that too few answers reach can never pass, even if all are right. So two sequences
-    of tests start where enough answers do, early and at a quarter of the questions, each with half
-    of delta: the first and smallest test does not decide alone (multiple starts, Learn then Test).
-    """
-    return pick_in_all(
-        np.asarray(accepted_DG)[None], np.asarray(right_DG)[None], [n], target, delta
-    )
-
-
-def pick_in_all(
     accepted_SDG: ArrayLike, right_SDG: ArrayLike, n_S: Sequence[int], target: float, delta: float
 ) -> Indices:
-    """Return as `pick` does the loosest threshold with the guarantee in every source: (D,).
+    """Return the index of the loosest threshold with the guarantee in every source, -1: none: (D,).
 
-    A sequence starts where enough answers of each source reach its threshold.
+    A threshold that too few answers reach can never pass, even if all are right. So two sequences
+    of tests start where enough answers of each source do, early and at a quarter of the questions,
+    each with half of delta: the first and smallest test does not decide alone (multiple starts,
+    Learn then Test).
     """
     check_level(target, "target")
     check_level(delta, "delta", 0.05)

@@ -36,7 +36,7 @@ from grace.probe.logistic import (
     nested_scores,
     quick_loss,
 )
-from grace.probe.rows import Array, assign_folds, folds_of, sigmoid, sources_in, varying
+from grace.probe.rows import Array, assign_folds, sigmoid, sources_in, varying
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
@@ -132,7 +132,7 @@ def choose_layer(
     one if that is `free`. Of more than `COMPARED` answers it takes a half, a third or so on, by
     question. `tell` is called with the loss of each layer. `inner` is empty unless `nested`.
     """
-    fold_N, first = folds_of(groups_N, seed), FIRST
+    fold_N, first = assign_folds(groups_N, seed=seed), FIRST
     if len(layers) == 1:
         return Layer(layers[0], first, ((layers[0], first),) * (int(fold_N.max()) + 1))
     parts = -(-len(labels_N) // COMPARED)
@@ -191,7 +191,7 @@ def fit_readout(
     every = read_by(read, features_NF)
     layer = layer or choose_layer(every, [LAST], labels_N, groups_N, seed=seed)
     blocks = _blocks(features_NF)
-    elsewhere = _of_other_layers(every, labels_N, folds_of(groups_N, seed), layer)
+    elsewhere = _of_other_layers(every, labels_N, assign_folds(groups_N, seed=seed), layer)
     states = placed(read(layer.layer))
     made = fit_logistic(
         [*states, *blocks],

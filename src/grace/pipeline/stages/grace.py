@@ -27,7 +27,7 @@ from grace.methods.grace.trace import STEPS, fit_trace
 from grace.pipeline.context import Context
 from grace.pipeline.stages.features import STEP, layers_to_read, read_array, read_layer
 from grace.pipeline.stages.metadata import adapter_metadata
-from grace.probe.rows import folds_of, labels_of, sourced, sources_in
+from grace.probe.rows import assign_folds, labels_of, sourced, sources_in
 from grace.progress import say
 from grace.records import is_whole
 from grace.store import write_json
@@ -115,7 +115,9 @@ def fit_rows(
     phi_NF, graded = data.features_NF, (data.labels_N, data.groups)
     columns = None
     if any(name is not None for name in data.names):
-        columns = FieldColumns(phi_NF, data.names, data.labels_N, folds_of(data.groups, seed))
+        columns = FieldColumns(
+            phi_NF, data.names, data.labels_N, assign_folds(data.groups, seed=seed)
+        )
         phi_NF = columns.matrix_NX
     compared = list(layers) if method.layer > LAST else [LAST, *layers]
 
