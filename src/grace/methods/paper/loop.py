@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import TrainerControl, TrainerState, TrainingArguments, get_scheduler, set_seed
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers import get_scheduler, set_seed
 
 from grace.cnf import Readout
-from grace.config import PaperSettings
+from grace.config import PaperSettings, to_dict
 from grace.errors import ConfigError, TrainingError
 from grace.methods.adapter import load_weights, save_weights
 from grace.methods.paper import checkpoints
@@ -35,27 +35,6 @@ LogRow = dict[str, float]
 LOG_ROWS = 500
 SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
 PARTS = ("loss", "calibration", "sft", "mean_c", "mean_log_c", "mean_target")
-
-
-class Tracker:
-    """Sends the training log to `paper.report_to`, through transformers' integrations."""
-
-    def __init__(self, arguments: TrainingArguments, model: Any) -> None:
-        names, main = arguments.report_to, arguments.process_index == 0
-        self._arguments, self._model = arguments, model
-        self._state, self._control = TrainerState(is_world_process_zero=main), TrainerControl()
-        try:
-            self._callbacks = [kind() for kind in get_reporting_integration_callbacks(names)]
-        except RuntimeError as error:
-            raise ConfigError(f"paper.report_to {names[0]!r} cannot start: {error}") from None
-
-    def send(self, event: str, step: int = 0, **more: Any) -> None:
-        """Send the beginning (`on_train_begin`), a row (`on_log`) or the end (`on_train_end`)."""
-        self._state.global_step = step
-        for callback in self._callbacks:
-            getattr(callback, event)(
-                self._arguments, self._state, self._control, model=self._model, **more
-            )
 
 
 class Loop:
@@ -79,10 +58,15 @@ class Loop:
     ) -> None:
         self.readout, self.pad_id, self.settings, self.root = readout, pad_id, settings, root
         self.validation, self.step, self.log = validation, 0, list[LogRow]()
-        use_cpu = next(peft_model.parameters()).device.type == "cpu"
-        self.tracker = Tracker(_arguments(settings, seed, root, use_cpu), peft_model)
-        once = GradientAccumulationPlugin(num_steps=1)  # `_take_step` accumulates
-        self.accelerator = Accelerator(cpu=use_cpu, gradient_accumulation_plugin=once)
+        tracker = None if settings.report_to == "none" else settings.report_to
+        if tracker and tracker not in map(str, get_available_trackers()):
+            raise ConfigError(f"paper.report_to={tracker} needs a package: pip install {tracker}")
+        self.accelerator = Accelerator(
+            cpu=next(peft_model.parameters()).device.type == "cpu",
+            gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # in `_take_step`
+            log_with=tracker,
+            project_dir=root,
+        )
         processes = self.accelerator.num_processes
         self.plan = make_plan(examples, settings, seed=seed, processes=processes)
         set_seed(seed)
@@ -98,7 +82,8 @@ class Loop:
         """Take all steps that are left, after those of the newest checkpoint if there is one."""
         total, ends = len(self.plan.steps), self.plan.epoch_ends
         batches = self._resume()
-        self.tracker.send("on_train_begin", self.step)
+        shown = {k: str(v) if isinstance(v, list) else v for k, v in to_dict(self.settings).items()}
+        self.accelerator.init_trackers("grace", shown)
         if self.step == 0:
             self._note(self._validate())
         while self.step < total:
@@ -113,7 +98,8 @@ class Loop:
                 on_step(self.step, total, values)
             if at_end or self.step % save_every == 0:
                 self._save()
-        self.tracker.send("on_train_end", self.step)
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """Return the weights of a model that is sharded over processes, else None."""
@@ -186,7 +172,7 @@ class Loop:
         """Add a row to the log, and send it to the tracker."""
         row = {**values, "epoch": self.plan.epoch(self.step)}
         self.log.append({"step": self.step, **dict(sorted(row.items()))})
-        self.tracker.send("on_log", self.step, logs=dict(row))
+        self.accelerator.log(row, self.step)
 
     def _save(self) -> None:
         """Write a checkpoint."""
@@ -229,19 +215,3 @@ def _groups(model: Any, settings: PaperSettings) -> list[dict[str, Any]]:
         {"params": lora, "lr": rate, "weight_decay": settings.weight_decay},
         {"params": rows, "lr": row_rate, "weight_decay": 0.0},
     ]
-
-
-def _arguments(settings: PaperSettings, seed: int, root: Path, use_cpu: bool) -> TrainingArguments:
-    """Return what transformers' integrations show of a run; this also joins the other processes."""
-    return TrainingArguments(
-        output_dir=str(root),
-        num_train_epochs=settings.epochs,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        lr_scheduler_type=SCHEDULES[settings.schedule],
-        seed=seed,
-        use_cpu=use_cpu,
-        report_to=settings.report_to,
-        disable_tqdm=True,
-    )
