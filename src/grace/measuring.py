@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
-import functools
-import json
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,62 +25,39 @@ from grace.report import (
 from grace.report.inputs import FEWEST_OF_A_PART
 from grace.report.names import label
 from grace.report.rows import group_by
-from grace.store import RunDir, is_run, is_study
-from grace.store.inputs import Row, located, read_rows
-from grace.tasks.columns import columns_to_read
-from grace.tasks.draw import asked_key, together
-from grace.tasks.values import read_options
+from grace.store import RunDir, is_run
+from grace.store.inputs import located
+from grace.tasks.answered import Answered, RatedField, read_answers
+from grace.tasks.draw import together
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples
 
-QUESTION = ("question_id", "question", "prompt", "messages", "id")
-"""Fields that identify the question of a response; the first one that is there counts."""
 UNPAIRED = (
     "No question is in all sources, so not all are compared: every line needs the same question_id "
     "in each, or without that the same question or id."
 )
-LOGPROBS = ("logprobs", "end_logprob")
-LIKELIHOODS = ("mean_probability", "least_probability")
-"""What `grace score` writes of the tokens of a field: their geometric mean, and the least."""
 FITTED = "token probabilities, fitted"
-FIELDS = (
-    *QUESTION,
-    *("group", "source", "familiar", "fields"),
-    *("choices", "response", "text", "confidence", "correct", *LOGPROBS),
-)
-
-
-class RatedField(NamedTuple):
-    """A graded field of a structured answer; `likelihoods` are its `LIKELIHOODS`, if known."""
-
-    confidence: float | None
-    correct: bool
-    likelihoods: tuple[float, ...] | None = None
-
-
-class GradedAnswer(NamedTuple):
-    """One graded response."""
-
-    id: str  # QUESTION#k for its k-th response; empty without a question
-    question: str
-    asked: str  # text of the question, else its name
-    response: str
-    confidence: float | None
-    correct: bool
-    logprobs: tuple[float, ...] | None = None  # of its tokens and, last, its end
-    # shared by answers to one question or of one group (see `keys_in`)
-    keys: tuple[Hashable, ...] = ()
-    source: str = ""  # kind of question
-    familiar: float | None = None  # of its prompt, as `grace score` says
-    fields: Mapping[str, RatedField] = {}  # graded and rated ones of a structured answer
 
 
 class Answers(NamedTuple):
-    """The graded responses of one source, and the number of those without a grade."""
+    """The graded answers of one source, and the number of those without a grade."""
 
-    rated: list[GradedAnswer]
+    rated: list[Answered]
+    ids: list[str]  # QUESTION#k for the k-th answer to a question; empty without a question
     ungraded: int
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether a confidence is told; if not, the likelihood of the answers stands for it."""
+        told = any("confidence" in row.known for row in self.rated)
+        return told or all(row.likelihood is None for row in self.rated)
+
+    @property
+    def confidence(self) -> list[float | None]:
+        """What is measured of each answer."""
+        own = self.has_confidence
+        return [row.confidence if own else row.likelihood for row in self.rated]
 
 
 @packages_for("grace.measure")
@@ -111,10 +83,10 @@ def measure(
     check_report_place(folder)
     if not sources:
         raise DataError("nothing is named to measure; give a file, or rows")
-    named = dict(zip(_names(sources), map(read_answers, sources), strict=True))
+    named = dict(zip(_names(sources), map(read_graded, sources), strict=True))
     every = [row.keys for answers in named.values() for row in answers.rated]
     groups = iter(together(every))
-    results = [_result(name, answers.rated, groups) for name, answers in named.items()]
+    results = [_result(name, answers, groups) for name, answers in named.items()]
     notes = [note for name, answers in named.items() for note in _notes(name, answers)]
     if len(results) > 1 and not set.intersection(*(set(result.ids) for result in results)):
         notes.append(UNPAIRED)
@@ -149,11 +121,13 @@ class Both(NamedTuple):
 
 def read_both(small: str | Path, large: str | Path) -> Both:
     """Return the graded answers of two models, in files or runs; the large one needs no c."""
-    theirs, ours = dict[str, GradedAnswer](), dict[str, GradedAnswer]()
+    theirs, ours = dict[str, Answered](), dict[str, Answered]()
     for found, source in ((theirs, large), (ours, small)):
-        given = _test_answers(Path(source)) if is_run(Path(source)) else source
-        for row in read_answers(given, rated=found is ours).rated:
-            found.setdefault(row.question, row)
+        for row in read_graded(
+            _test_answers(Path(source)) if is_run(Path(source)) else source
+        ).rated:
+            found.setdefault(row.names[0], row)
+    confidence = {name: row.confidence for name, row in ours.items()}
     shared = [name for name in ours if name and name in theirs]
     if not shared:
         raise DataError(
@@ -161,11 +135,11 @@ def read_both(small: str | Path, large: str | Path) -> Both:
             "question"
         )
     rows = [ours[name] for name in shared]
-    sums = [math.nan if row.logprobs is None else sum(row.logprobs) for row in rows]
+    sums = [sum(row.logprobs) if row.logprobs else math.nan for row in rows]
     return Both(
-        [row.confidence for row in rows],
-        [row.correct for row in rows],
-        [theirs[name].correct for name in shared],
+        [confidence[name] for name in shared],
+        [row.correct is True for row in rows],
+        [theirs[name].correct is True for name in shared],
         None if all(map(math.isnan, sums)) else sums,
         len(ours.keys() | theirs.keys()) - len(shared),
     )
@@ -182,65 +156,26 @@ def _test_answers(run: Path) -> Iterator[dict[str, Any]]:
         question = asked[response.question_id]
         choices = {"choices": list(question.choices)} if question.choices else {}
         about = {"question": question.text, **choices, "response": response.text}
-        known = {name: getattr(response, name) for name in ("confidence", *LOGPROBS)}
+        known = {k: getattr(response, k) for k in ("confidence", "logprobs", "end_logprob")}
         yield {**about, **known, "correct": grade.correct}
 
 
-def read_answers(
-    source: str | Path | Iterable[Mapping[str, Any]], *, rated: bool = True
-) -> Answers:
-    """Return the graded responses of a source, which without `rated` need no confidence."""
-    found: list[GradedAnswer] = []
+def read_graded(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
+    """Return the answers of a source that are graded."""
+    rated, ids = list[Answered](), list[str]()
     count: Counter[str] = Counter()
-    for where, fields in _rows(source):
-        confidence = confidence_in(fields, where) if rated else None
-        grades = grades_in(fields, where)
-        correct = _of_whole(grades)
-        question, asked = question_in(fields)
-        number, count[question] = count[question], count[question] + 1
-        if correct is None:
-            continue
-        answer_id = f"{question}#{number}" if question else ""
-        written = (fields.get("response"), fields.get("text"))
-        response = next((str(text) for text in written if text is not None), "")
-        logprobs = logprobs_in(fields, where)
-        about = (answer_id, question, asked, response)
-        familiar = _share(fields.get("familiar"), "familiar", where)
-        kind = (_as_text(fields.get("source")), familiar)
-        keys = tuple(keys_in(fields))
-        own = _rated_fields(fields, grades, where) if isinstance(grades, dict) else {}
-        found.append(GradedAnswer(*about, confidence, correct, logprobs, keys, *kind, own))
-    ungraded = count.total() - len(found)
-    if not found:
+    for row in read_answers(source):
+        question, _ = row.names
+        if row.correct is not None:
+            rated.append(row)
+            ids.append(f"{question}#{count[question]}" if question else "")
+        count[question] += 1
+    if not rated:
         name = str(source) if isinstance(source, str | Path) else "the rows"
-        problem = f"{ungraded} responses, none of them graded" if ungraded else "no responses"
+        ungraded = f"{count.total()} responses, none of them graded"
+        problem = ungraded if count else "no responses"
         raise DataError(f"{name}: {problem}; give some with correct: true or false")
-    return Answers(found, ungraded)
-
-
-def _rows(source: str | Path | Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    if isinstance(source, str | Path):
-        if is_run(Path(source)) or is_study(Path(source)):
-            raise DataError(f"{source} is a run, which is measured: see `grace report {source}`")
-        choose = functools.partial(columns_to_read, fields=FIELDS)
-        for where, row in read_rows(source, choose=choose):
-            yield Row(where, in_any_case(row, FIELDS))
-        return
-    for number, fields in enumerate(source):
-        if not isinstance(fields, Mapping):
-            raise DataError(
-                f"row {number} is {type(fields).__name__}; give each row as a dict, as in "
-                "df.to_dict('records') of a DataFrame, or name a file"
-            )
-        yield Row(f"row {number}", in_any_case(_plain(fields), FIELDS))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of NumPy or pandas as JSON has it, None for one that is missing there."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    return value if (value == value) is True else None  # nan, NaT and NA do not equal themselves
+    return Answers(rated, ids, count.total() - len(rated))
 
 
 def _names(sources: Sequence[str | Path | Iterable[Mapping[str, Any]]]) -> list[str]:
@@ -264,28 +199,28 @@ def _stem(file: Path) -> str:
     return file.stem if label(file.stem) == file.stem.replace("_", " ") else file.name
 
 
-def _result(name: str, rated: list[GradedAnswer], groups: Iterator[int]) -> EstimatorResult:
+def _result(name: str, answers: Answers, groups: Iterator[int]) -> EstimatorResult:
     return EstimatorResult(
         task=TASK,
         train_task=TASK,
         backbone="",
         estimator=name,
         seed=0,
-        confidence=[row.confidence for row in rated],
-        correct=[row.correct for row in rated],
-        ids=[row.id or f"{name} row {at}#0" for at, row in enumerate(rated)],
-        groups=[next(groups) for _ in rated],
+        confidence=answers.confidence,
+        correct=[row.correct is True for row in answers.rated],
+        ids=[each or f"{name} row {at}#0" for at, each in enumerate(answers.ids)],
+        groups=[next(groups) for _ in answers.rated],
     )
 
 
-def _by_field(whole: EstimatorResult, rated: list[GradedAnswer]) -> Iterator[EstimatorResult]:
+def _by_field(whole: EstimatorResult, rated: list[Answered]) -> Iterator[EstimatorResult]:
     """Yield the results of all fields and of each, beside what else tells of them."""
     every = [(at, name) for at, row in enumerate(rated) for name in sorted(row.fields)]
     names, fields = [name for _, name in every], [rated[at].fields[name] for at, name in every]
     groups = [whole.groups[at] for at, _ in every]
     found = {
         whole.estimator: [field.confidence for field in fields],
-        f"{whole.estimator} (whole answer)": [rated[at].confidence for at, _ in every],
+        f"{whole.estimator} (whole answer)": [whole.confidence[at] for at, _ in every],
     }
     of_tokens = _of_tokens(fields, names, groups)
     found |= {f"{whole.estimator} ({kind})": values for kind, values in of_tokens.items()}
@@ -346,7 +281,13 @@ def _familiarity(value: float | None) -> str:
 
 
 def _notes(name: str, answers: Answers) -> Iterator[str]:
-    pairs = [(row.confidence, row.correct) for row in answers.rated if row.confidence is not None]
+    every = zip(answers.confidence, answers.rated, strict=True)
+    pairs = [(c, row.correct is True) for c, row in every if c is not None]
+    if not answers.has_confidence:
+        yield (
+            f"{name}: no row has a confidence; the mean probability of its tokens, by `logprobs`, "
+            "is measured in its place."
+        )
     if pairs:
         mean, right = (100 * sum(column) / len(pairs) for column in zip(*pairs, strict=True))
         side = "too sure" if mean > right else "not sure enough"
@@ -366,172 +307,12 @@ def _examples(answers: Answers) -> list[RatedAnswer]:
     """Return the responses that have a question and a text, to show on the page."""
     return [
         RatedAnswer(
-            question=row.asked,
-            answer=row.response,
-            correct=row.correct,
-            confidence=row.confidence,
+            question=row.names[1],
+            answer=row.shown,
+            correct=row.correct is True,
+            confidence=confidence,
             task=TASK,
         )
-        for row in answers.rated
-        if row.asked and row.response
+        for row, confidence in zip(answers.rated, answers.confidence, strict=True)
+        if row.names[1] and row.shown
     ]
-
-
-def in_any_case(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a row's fields with those of some names that are spelt in another case, too."""
-    spelt = {key.strip().lower(): key for key in fields}
-    return {name: fields[spelt[name]] for name in names if name in spelt} | fields
-
-
-def confidence_in(fields: dict[str, Any], where: str) -> float | None:
-    """Return the confidence of a response, None where it is null."""
-    if "confidence" not in fields:
-        remedy = "rename the field with it, or let `grace score` add it"
-        raise DataError(f'{where}: "confidence" is missing; {remedy}')
-    return _share(fields["confidence"], "confidence", where)
-
-
-def _share(given: Any, name: str, where: str) -> float | None:
-    """Return a number from 0 to 1, None where it is null."""
-    value = _parsed(given)
-    if value is None:
-        return None
-    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= 1:
-        raise DataError(
-            f"{where}: {name} is {json.dumps(value, default=str)}; write a number from 0 to 1, "
-            "or null for none"
-        )
-    return float(value)
-
-
-def _rated_fields(
-    fields: dict[str, Any], grades: dict[str, bool], where: str
-) -> dict[str, RatedField]:
-    """Return the fields that have a confidence and a grade (see `grace score`)."""
-    rated = _parsed_json(fields.get("fields"))
-    found = {}
-    for name in grades.keys() & rated.keys() if isinstance(rated, dict) else ():
-        about = rated[name] if isinstance(rated[name], dict) else {"confidence": rated[name]}
-        c, *likelihoods = (
-            _share(about.get(key), f"the {key.replace('_', ' ')} of the field {name!r}", where)
-            for key in ("confidence", *LIKELIHOODS)
-        )
-        both = tuple(one for one in likelihoods if one is not None)
-        found[name] = RatedField(c, grades[name], both if len(both) == len(LIKELIHOODS) else None)
-    return found
-
-
-def logprobs_in(fields: dict[str, Any], where: str) -> tuple[float, ...] | None:
-    """Return the log-probabilities of a response's tokens and its end, None if one is missing."""
-    tokens, end = (_parsed(fields.get(key)) for key in LOGPROBS)
-    if tokens is None or end is None:
-        return None
-    try:
-        return (*map(float, tokens), float(end))
-    except (TypeError, ValueError):
-        raise DataError(
-            f"{where}: logprobs must be a list of numbers and end_logprob a number, as `grace "
-            "label` writes them; correct them or leave both out"
-        ) from None
-
-
-def grade_in(fields: dict[str, Any], where: str) -> bool | None:
-    """Return whether a response is right, None where it is null; all fields of a structured one."""
-    return _of_whole(grades_in(fields, where))
-
-
-def _of_whole(grades: bool | dict[str, bool] | None) -> bool | None:
-    return all(grades.values()) if isinstance(grades, dict) else grades
-
-
-def grades_in(fields: dict[str, Any], where: str) -> bool | dict[str, bool] | None:
-    """Return the grade of a response, or those of its fields; None where nothing is graded."""
-    if "correct" not in fields:
-        raise DataError(f'{where}: "correct" is missing; add it: true, false, or null if unknown')
-    value = _parsed_json(fields["correct"])
-    if isinstance(value, dict):
-        graded = {name: _grade(one, f"{where}: correct of {name!r}") for name, one in value.items()}
-        return {name: one for name, one in graded.items() if one is not None} or None
-    return _grade(value, f"{where}: correct")
-
-
-def _parsed_json(value: Any) -> Any:
-    """Return the JSON object in a cell; any other value as it is."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return value
-
-
-def _grade(given: Any, what: str) -> bool | None:
-    value = _parsed(given)
-    if value is not None and value not in (True, False):
-        shown = json.dumps(value, default=str)
-        raise DataError(f"{what} is {shown}; write true, false, or null if unknown")
-    return None if value is None else bool(value)
-
-
-def _parsed(value: Any) -> Any:
-    """Return the JSON value in a CSV cell, such as true or 0.5; any other value as it is."""
-    if not isinstance(value, str):
-        return value
-    with contextlib.suppress(ValueError):
-        return json.loads(value.lower())
-    with contextlib.suppress(ValueError):  # .5 and +0.5
-        return number if math.isfinite(number := float(value)) else value
-    return value
-
-
-def question_in(fields: dict[str, Any]) -> tuple[str, str]:
-    """Return the name of a response's question (the first of `QUESTION`) and its text, or ""."""
-    key = next((key for key in QUESTION[1:] if _as_text(fields.get(key))), "")
-    named, asked = _as_text(fields.get(QUESTION[0])), _as_text(fields.get(key))
-    if key == "question":
-        asked = " ".join(filter(None, (asked, " / ".join(_options(fields)))))
-    return named or asked, asked or named
-
-
-def keys_in(fields: dict[str, Any]) -> Iterator[Hashable]:
-    """Yield the keys of a row; rows that share one stay together in folds and resamples."""
-    named = [(key, _as_text(fields.get(key))) for key in ("group", "question_id")]
-    found: list[Hashable] = [key for key in named if key[1]]
-    if question := _as_text(fields.get("question")):
-        found.append(asked_key(question, _options(fields)))
-    for key in ("messages", "prompt", "id"):
-        if not found and (text := _as_text(fields.get(key))):
-            found.append((key, text) if key == "id" else _conversation_key(fields[key]))
-    yield from found
-
-
-def _conversation_key(asked: Any) -> tuple[str, ...]:
-    """Return the key of a prompt or of messages, which may be JSON in a cell."""
-    turns = _parsed_list(asked)
-    if turns and all(isinstance(turn, dict) and {"role", "content"} <= {*turn} for turn in turns):
-        return asked_key(turns)
-    return asked_key([{"role": "user", "content": _as_text(asked)}])
-
-
-def _parsed_list(value: Any) -> list[Any]:
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = json.loads(value)
-    return value if isinstance(value, list) else []
-
-
-def _options(fields: dict[str, Any]) -> tuple[str, ...]:
-    """Return a question's options: several questions may have one wording, and other options."""
-    try:
-        return read_options(Row("", fields))
-    except DataError:
-        return (str(fields.get("choices", "")),)
-
-
-def _as_text(value: Any) -> str:
-    """Return a field as a text, empty where it is missing."""
-    value = _plain(value)
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, float | Decimal) and value % 1 == 0:
-        value = int(value)  # whole numbers of a table are floats where one is missing
-    return json.dumps(value, ensure_ascii=False, default=str)

@@ -315,7 +315,7 @@ def test_only_a_command_that_resumes_says_so(
 
     for name in ("model.load", "measuring.measure", "pipeline.processes.train_together"):
         monkeypatch.setattr(f"grace.{name}", stop)
-    monkeypatch.setattr("grace.cli.commands.score.read_rows", stop)
+    monkeypatch.setattr("grace.cli.commands.score.read_answers", stop)
     assert ("resumes" in cli(*words.split()).err) == resumes
 
 

@@ -17,6 +17,7 @@ import grace
 import tiny_run
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
+from grace.tasks.answered import Answered
 
 LAST = ("--set", "grace.layer=0")  # a search among layers takes most of the time of a small fit
 SHORT = ("--set", "data.prompt=short", *LAST)
@@ -408,13 +409,11 @@ def test_wrong_grades_of_fields(
     assert found.code == 2 and words in found.err, found.err
 
 
-def test_grades_of_fields_in_a_cell_and_of_none(tmp_path: Path) -> None:
-    from grace.measuring import grade_in, grades_in
-
-    cell = {"correct": '{"Size": true, "tens": null}'}
-    assert grades_in(cell, "") == {"Size": True} and grade_in(cell, "") is True
-    assert grades_in({"correct": {"a": None}}, "") is None
-    assert grade_in({"correct": {"a": True, "b": False}}, "") is False
+def test_grades_of_fields_in_a_cell_and_of_none() -> None:
+    cell = Answered("", {"correct": '{"Size": true, "tens": null}'})
+    assert cell.grades == {"Size": True} and cell.correct is True
+    assert Answered("", {"correct": {"a": None}}).grades is None
+    assert Answered("", {"correct": {"a": True, "b": False}}).correct is False
 
 
 def test_a_trace_and_fields_are_not_fitted_together(model: Path, tmp_path: Path, cli: Any) -> None:

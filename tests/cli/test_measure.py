@@ -16,7 +16,8 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import grace
 import tiny_run
-from grace.measuring import FITTED, LIKELIHOODS, _of_tokens, read_answers
+from grace.measuring import FITTED, _of_tokens, read_graded
+from grace.tasks.answered import LIKELIHOODS
 
 random.seed(0)
 ROWS = [
@@ -252,7 +253,7 @@ def test_token_probabilities_are_fitted_to_the_fields_of_other_questions():
     """If they say nothing, a fit to the very grades it is judged by would still gain by them."""
     losses = []
     for seed in range(12):
-        rated = read_answers(records(60, seed, says=False)).rated
+        rated = read_graded(records(60, seed, says=False)).rated
         every = [(n, name, row.fields[name]) for n, row in enumerate(rated) for name in row.fields]
         groups, names, fields = zip(*every, strict=True)
         right_N = numpy.array([one.correct for one in fields])

@@ -16,14 +16,15 @@ from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
 from grace.engines.transformers import TransformersEngine
 from grace.grading import load_grader
-from grace.pipeline.stages.graded import Graded, fit_graded
+from grace.pipeline.stages.graded import fit_graded
 from grace.tasks import load_task
+from grace.tasks.answered import Answered
 
 pytestmark = pytest.mark.slow
 TRAIN = 1000
 
 
-class Answered(NamedTuple):
+class Sampled(NamedTuple):
     """The pocket's own answers to 3,000 questions, and whether they are right."""
 
     questions: list[str]
@@ -32,7 +33,7 @@ class Answered(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def answered() -> Answered:
+def answered() -> Sampled:
     task, data = load_task("pocket_people"), DataSettings(prompt="short", train=2000, test=1000)
     questions = [*task.questions("train", data, 0), *task.questions("test", data, 0)]
     engine = TransformersEngine.load(resolve_model("pocket"))
@@ -41,21 +42,20 @@ def answered() -> Answered:
     texts = [made[place][0].text for place in range(len(questions))]
     grade = load_grader(task.grader, 0.3)
     correct = [grade(text, question) for text, question in zip(texts, questions, strict=True)]
-    return Answered([question.text for question in questions], texts, np.array(correct))
+    return Sampled([question.text for question in questions], texts, np.array(correct))
 
 
-def held_out(answered: Answered, correct: Any, out: Path) -> Any:
+def held_out(answered: Sampled, correct: Any, out: Path) -> Any:
     """Return c of the last 2,000 answers after a fit on the first 1,000 with these grades."""
     rows = zip(answered.questions[:TRAIN], answered.responses, correct.tolist(), strict=False)
-    known = [Graded(question, (), response, bool(right)) for question, response, right in rows]
+    names = ("question", "response", "correct")
+    known = [Answered("", dict(zip(names, row, strict=True))) for row in rows]
     fit_graded(override_settings({}, ["model.path=pocket", "data.prompt=short"]), known, out)
     model = grace.load(out)
     return np.array(model.score(answered.questions[TRAIN:], answered.responses[TRAIN:]))
 
 
-def test_shuffled_grades_give_the_base_rate_and_no_order(
-    answered: Answered, tmp_path: Path
-) -> None:
+def test_shuffled_grades_give_the_base_rate_and_no_order(answered: Sampled, tmp_path: Path) -> None:
     shuffled = np.random.default_rng(0).permutation(answered.correct)
     c = held_out(answered, shuffled, tmp_path / "shuffled")
     assert 0.46 < metrics.auroc(c, shuffled[TRAIN:]) < 0.54

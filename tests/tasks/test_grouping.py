@@ -10,7 +10,7 @@ import pytest
 
 import tiny_run
 from grace.config import DataSettings
-from grace.measuring import keys_in
+from grace.tasks.answered import Answered
 from grace.tasks.draw import together
 from grace.tasks.jsonl import TASK
 
@@ -24,7 +24,7 @@ ASKED = {"question": "Who wrote Middlemarch?"}
 
 
 def groups(*rows: dict[str, Any]) -> list[int]:
-    return together(keys_in(row) for row in rows)
+    return together(Answered("", row).keys for row in rows)
 
 
 @pytest.mark.parametrize(

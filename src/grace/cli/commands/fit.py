@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -13,26 +12,20 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from grace.cli.options import SOURCES, Device, Dtype, Json, Set, examples, refuse_unused
-from grace.cli.responses import PROMPT_KEYS, response_row
 from grace.config import override_settings
 from grace.errors import DataError
 from grace.store import check_vacant
-from grace.store.inputs import Row, read_rows
-from grace.tasks.columns import columns_to_read
+from grace.tasks.answered import Answered, read_answers
 
 if TYPE_CHECKING:
     from grace.methods.grace.fit import Fit
-    from grace.pipeline.stages.graded import Graded, GradedRow
+    from grace.pipeline.stages.graded import GradedRow
 
 FEWEST = 20  # graded answers
 DRAWING = ("dir", "file", "question_field", "answer_field", "train", "validation", "test", "shots")
 UNUSED = (  # settings of a run alone
     *("method", "grace.", "paper.", "grade.", "report.", "model.engine", "model.path"),
     *(f"data.{name}" for name in DRAWING),
-)
-COLUMNS = (
-    *PROMPT_KEYS,
-    *("group", "source", "question_id", "id", "text", "response", "finish_reason", "correct"),
 )
 EXAMPLES = (
     examples(
@@ -137,32 +130,18 @@ def fit(
     print(f'written: {out}; next:   grace ask {out} "your question"')
 
 
-def _graded(file: Path, source: str = "") -> Iterator[Graded]:
+def _graded(file: Path, source: str = "") -> Iterator[Answered]:
     """Yield the answers that were graded, not cut, and not empty: others have no confidence.
 
     Those without a source are of `source`.
     """
-    from grace.measuring import grades_in, in_any_case, keys_in
-    from grace.pipeline.stages.graded import Graded
-
-    # `grace label` also writes large columns
-    choose = functools.partial(columns_to_read, fields=COLUMNS)
-    for where, written in read_rows(file, choose=choose):
-        fields = in_any_case(written, COLUMNS)
-        correct = grades_in(fields, where)
-        if correct is None or fields.get("finish_reason") == "length":
-            continue
-        if fields.get("response") is None and fields.get("text") is not None:
-            fields["response"] = fields["text"]  # as `grace label` calls it
-        row, keys = response_row(Row(where, fields)), tuple(keys_in(fields))
-        if not row.response.strip():
-            continue
-        named = fields.get("source")
-        of = source if named is None or not str(named).strip() else str(named).strip()
-        yield Graded(row.asked, tuple(row.choices), row.response, correct, where, keys, of)
+    for row in read_answers(file):
+        if row.grades is not None and not row.is_cut and row.response.strip():
+            _ = row.asked, row.choices  # refused before a model is loaded
+            yield row if row.source else row.of(source)
 
 
-def _in_sources(answers: Sequence[Graded]) -> list[Graded]:
+def _in_sources(answers: Sequence[Answered]) -> list[Answered]:
     """Return the answers; sources of too few count as one together, such as addresses of pages."""
     sizes = collections.Counter(answer.source for answer in answers)
     few = [source for source, size in sizes.items() if size < FEWEST]
@@ -172,7 +151,7 @@ def _in_sources(answers: Sequence[Graded]) -> list[Graded]:
             f"the source {few[0]!r} has {sizes[few[0]]} graded answers; give at least {FEWEST} of "
             "each source, or leave it out"
         )
-    return [answer._replace(source="") if answer.source in few else answer for answer in answers]
+    return [answer.of("") if answer.source in few else answer for answer in answers]
 
 
 class _Measured(NamedTuple):

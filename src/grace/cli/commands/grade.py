@@ -7,17 +7,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from grace.cli.options import SOURCES, AnswerField, Json, QuestionField, examples
-from grace.cli.responses import response_in
 from grace.errors import ConfigError, DataError, GraceError
 from grace.progress import progress
 
+if TYPE_CHECKING:
+    from grace.tasks.answered import Answered
+
 WIDTH = 60  # characters of a response or an answer that are shown
-FIELDS = ("question", "answers", "answer", "choices", "response", "text", "correct")
 NAMES = {"choice": "options", "number": "numbers", "yes_no": "yes or no", "open": "texts"}
 EXAMPLES = (
     examples(
@@ -36,8 +37,7 @@ class Verdict(NamedTuple):
     `field` names that of a structured answer, whose value is then the response.
     """
 
-    where: str
-    fields: dict[str, Any]
+    row: Answered
     response: str
     accepted: tuple[str, ...]
     kind: str
@@ -125,70 +125,57 @@ def _verdicts(file: Path, name: str, question: str, answer: str) -> Iterator[lis
     """Yield the verdict on each row, or those on the fields of a structured answer."""
     from grace.config import DataSettings
     from grace.grading import load_grader
-    from grace.store.inputs import read_rows
+    from grace.tasks.answered import read_answers
 
     grader = load_grader(name)
     data = DataSettings(question_field=question, answer_field=answer)
-    for where, fields in read_rows(file):
+    for row in read_answers(file, every=True):
         try:
-            yield _verdict(where, fields, data, file, name, grader)
+            yield _verdict(row, data, file, name, grader)
         except GraceError as error:
-            placed = str(error).startswith(where)
+            placed = str(error).startswith(row.where)
             if placed or isinstance(error, ConfigError):
                 raise
-            raise DataError(f"{where}: {error}") from error
+            raise DataError(f"{row.where}: {error}") from error
 
 
-def _verdict(
-    where: str, fields: dict[str, Any], data: Any, file: Path, name: str, grader: Any
-) -> list[Verdict]:
+def _verdict(row: Answered, data: Any, file: Path, name: str, grader: Any) -> list[Verdict]:
     """Return the verdict on a row; a grade of the file holds where no accepted answer is known."""
     from grace.answers import kind_of, read
-    from grace.measuring import grade_in, in_any_case
     from grace.tasks import KINDS
 
-    known = in_any_case(fields, FIELDS)
-    if known.get("response") is None and known.get("text") is not None:
-        known["response"] = known["text"]  # as `grace label` calls it
-    response = response_in(known, fields, where)
-    if structured := _accepted_fields(where, fields, known, data):
-        return [*_of_fields(where, fields, response, structured, name, grader)]
-    question = _question(where, fields, known, data, file)
+    response = row.response
+    if structured := _accepted_fields(row, data):
+        return [*_of_fields(row, response, structured, name, grader)]
+    question = _question(row, data, file)
     accepted, choices = question.answers, question.choices
-    given = grade_in(known, where) if "correct" in known else None
+    given = row.correct if "correct" in row.known else None
     kind = name if name in KINDS else kind_of(accepted, choices)
     answer = read(response, kind, choices)  # type: ignore[arg-type]
-    if given is not None and known.get("answers") is None and known.get("answer") == answer:
+    if given is not None and row.known.get("answers") is None and row.known.get("answer") == answer:
         accepted = ()  # an answer that GrACE has read, not one that is accepted
     if not accepted and given is None:
         raise DataError(
-            f'{where}: neither accepted answers nor a grade; add "answers", name their column '
+            f'{row.where}: neither accepted answers nor a grade; add "answers", name their column '
             '(--answer-field NAME), or add "correct": true or false'
         )
     correct = grader(response, question) if accepted else bool(given)
     differs = bool(accepted) and given is not None and given != correct
-    about = (where, fields, response, accepted, kind, correct, answer)
+    about = (row, response, accepted, kind, correct, answer)
     return [Verdict(*about, given=not accepted, differs=differs)]
 
 
-def _accepted_fields(
-    where: str, fields: dict[str, Any], known: dict[str, Any], data: Any
-) -> dict[str, tuple[str, ...]]:
+def _accepted_fields(row: Answered, data: Any) -> dict[str, tuple[str, ...]]:
     """Return what the fields of a structured answer accept, {} for an answer of another kind."""
     from grace.tasks.values import field_answers
 
-    named = data.answer_field or next((key for key in ("answers", "answer") if key in known), "")
-    given = fields.get(named) if data.answer_field else known.get(named)
-    return {} if isinstance(given, str) and "{" not in given else field_answers(given, where)
+    usual = next((key for key in ("answers", "answer") if key in row.known), "")
+    given = row.known.get(data.answer_field or usual)
+    return {} if isinstance(given, str) and "{" not in given else field_answers(given, row.where)
 
 
 def _of_fields(
-    where: str,
-    fields: dict[str, Any],
-    response: str,
-    accepted: dict[str, tuple[str, ...]],
-    name: str,
-    grader: Any,
+    row: Answered, response: str, accepted: dict[str, tuple[str, ...]], name: str, grader: Any
 ) -> Iterator[Verdict]:
     """Yield the verdict on each field; one that the response lacks is wrong."""
     from grace.answers import kind_of, read
@@ -201,36 +188,35 @@ def _of_fields(
     for field, right in accepted.items():
         said = said_in(found[field].value) if field in found else ""
         kind = name if name in KINDS else kind_of(right)
-        correct = bool(said) and grader(said, Question(f"{where} {field}", "jsonl", "", right))
+        correct = bool(said) and grader(said, Question(f"{row.where} {field}", "jsonl", "", right))
         answer = read(said, kind) if said else None  # type: ignore[arg-type]
-        about = (where, fields, said, right, kind, correct, answer)
+        about = (row, said, right, kind, correct, answer)
         yield Verdict(*about, given=False, differs=False, field=field)
 
 
-def _question(
-    where: str, fields: dict[str, Any], known: dict[str, Any], data: Any, file: Path
-) -> Any:
+def _question(row: Answered, data: Any, file: Path) -> Any:
     """Return the question of a row, which needs no text to be graded."""
     import dataclasses
 
     from grace.store.inputs import QUESTION, plain
     from grace.tasks.values import SourceRow, parse
 
+    fields = row.written
     if not data.question_field and not any(
         plain(name) in QUESTION and value is not None for name, value in fields.items()
     ):
-        fields = {**fields, "question": where}
-    if not data.answer_field and known.get("answers") is not None and "answer" in known:
+        fields = {**fields, "question": row.where}
+    if not data.answer_field and row.known.get("answers") is not None and "answer" in row.known:
         data = dataclasses.replace(data, answer_field="answers")
-    row = SourceRow(where, fields)
-    row.source, row.data = str(file), data
-    return parse(row, data, graded=False)
+    source = SourceRow(row.where, fields)
+    source.source, source.data = str(file), data
+    return parse(source, data, graded=False)
 
 
 def _row(verdicts: list[Verdict]) -> dict[str, Any]:
     """Return a row with its grade; what is accepted moves to `answers`, if it was in `answer`."""
     verdict = verdicts[0]
-    row = {name: value for name, value in verdict.fields.items() if value == value}
+    row = {name: value for name, value in verdict.row.written.items() if value == value}
     if verdict.given and isinstance(row.get("correct"), dict):
         return row  # the grades of its fields
     if verdict.field is not None:
@@ -247,7 +233,7 @@ def _line(verdict: Verdict) -> str:
     differs = "; the file says otherwise" if verdict.differs else ""
     said = _short(verdict.response) or "(empty)"
     said = said if verdict.field is None else f"{verdict.field}: {said}"
-    return f"{grade}  {answer:<14}  <- {said}   ({_short(accepted)}{differs}; {verdict.where})"
+    return f"{grade}  {answer:<14}  <- {said}   ({_short(accepted)}{differs}; {verdict.row.where})"
 
 
 def _short(text: str) -> str:

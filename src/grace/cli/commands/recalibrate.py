@@ -14,8 +14,8 @@ from grace.errors import DataError
 
 if TYPE_CHECKING:
     from grace.evidence import Evidence
-    from grace.measuring import GradedAnswer
     from grace.model.recalibrating import Recalibrated
+    from grace.tasks.answered import Answered
 
 TITLES = {"ece": "ECE", "brier": "Brier", "auroc": "AUROC"}
 
@@ -49,7 +49,7 @@ def recalibrate(
     confidences of fields get a slope and an offset of their own.
     """
     from grace.evidence import Evidence
-    from grace.measuring import read_answers
+    from grace.measuring import read_graded
     from grace.model.recalibrating import (
         fit_recalibration,
         parts,
@@ -61,14 +61,15 @@ def recalibrate(
     from grace.tasks.draw import together
 
     folder = recalibratable(Path(path))
-    rated = [row for row in read_answers(file).rated if row.confidence is not None]
+    rated = [row for row in read_graded(file).rated if row.confidence is not None]
     if not rated:
         raise DataError(f"{file}: no graded answer has a confidence; rate them with this model")
     confidence = [row.confidence or 0.0 for row in rated]
-    correct = [row.correct for row in rated]
+    correct = [row.correct is True for row in rated]
     questions = together(row.keys for row in rated)
     evidence = Evidence.in_card(read_card(folder))
-    parts_PN = parts(evidence, confidence, [row.logprobs for row in rated])
+    ended = [row.logprobs if row.has_end else None for row in rated]
+    parts_PN = parts(evidence, confidence, ended)
     groups = sourced([row.source for row in rated], questions)
     fitted = fit_recalibration(parts_PN, correct, groups)
     fields = _fit_fields(evidence, rated, groups)
@@ -102,12 +103,11 @@ def recalibrate(
         if evidence is None:
             print(f"{path} does not use log-probabilities (method=paper): one slope for all")
         else:
-            without = sum(row.logprobs is None for row in rated)
+            without = ended.count(None)
             which = f" of {without} answers" if without < len(rated) else ""
-            print(
-                f"{file} has no log-probabilities{which} (`grace label` writes them): "
-                "one slope for all"
-            )
+            untold = any(ended) or not any(row.logprobs for row in rated)
+            what = "log-probabilities" if untold else "end_logprob"
+            print(f"{file} has no {what}{which} (`grace label` writes them): one slope for all")
     else:
         print(
             f"log-odds of c: {fitted.rows:.2f} times what the hidden states say, "
@@ -125,7 +125,7 @@ class _Fields(NamedTuple):
 
 
 def _fit_fields(
-    evidence: Evidence | None, rated: Sequence[GradedAnswer], groups: Sequence[Hashable]
+    evidence: Evidence | None, rated: Sequence[Answered], groups: Sequence[Hashable]
 ) -> _Fields | None:
     """Fit one slope and an offset to the graded fields of all answers; None if they are too few."""
     from grace.calibration import log_odds

@@ -14,13 +14,12 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from grace.cli.options import SOURCES, Base, Device, Dtype, ModelPath, check_traces, examples
-from grace.cli.responses import ResponseRow, response_row
 from grace.errors import DataError, GraceError
-from grace.measuring import LIKELIHOODS
 from grace.progress import progress
 from grace.records import EMPTY
 from grace.store import writing
-from grace.store.inputs import Bad, read_rows
+from grace.store.inputs import Bad
+from grace.tasks.answered import LIKELIHOODS, Answered, read_answers
 
 if TYPE_CHECKING:
     from grace.engines import Rating
@@ -105,11 +104,12 @@ def score(
             advance(len(batch))
 
 
-def _rows(file: Path, bad: Bad | None) -> Iterator[ResponseRow]:
+def _rows(file: Path, bad: Bad | None) -> Iterator[Answered]:
     """Yield the rows that hold a response; other rows go to `bad`, or are an error."""
-    for row in read_rows(file, bad=bad):
+    for row in read_answers(file, every=True, bad=bad):
         try:
-            yield response_row(row)
+            _ = row.asked, row.choices, row.response
+            yield row
         except DataError as error:
             if bad is None:
                 raise
@@ -117,8 +117,8 @@ def _rows(file: Path, bad: Bad | None) -> Iterator[ResponseRow]:
 
 
 def _rate(
-    model: Model, batch: Sequence[ResponseRow], trace: bool, bad: Bad | None
-) -> Iterator[tuple[ResponseRow, dict[str, Any]]]:
+    model: Model, batch: Sequence[Answered], trace: bool, bad: Bad | None
+) -> Iterator[tuple[Answered, dict[str, Any]]]:
     """Yield each row with its confidence; an error names the row that cannot be rated."""
     responses = [row.response for row in batch]
     ratings: list[dict[str, Any]]
@@ -163,9 +163,9 @@ def _fields(rated: Rating) -> dict[str, Any]:
     return {name: {**rated.fields[name], **dict(pairs[name])} for name in rated.fields}
 
 
-def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRow]]:
+def _batches(rows: Iterator[Answered], size: int) -> Iterator[list[Answered]]:
     """Yield batches; a bad row ends the last batch early, so that the rows before it are kept."""
-    batch: list[ResponseRow] = []
+    batch: list[Answered] = []
     try:
         for row in rows:
             batch.append(row)
@@ -181,8 +181,8 @@ def _batches(rows: Iterator[ResponseRow], size: int) -> Iterator[list[ResponseRo
 
 
 def _resume(
-    rows: Iterator[ResponseRow], file: Path, out: Path, *, skip_bad: bool
-) -> tuple[int, tuple[ResponseRow, bytes] | None]:
+    rows: Iterator[Answered], file: Path, out: Path, *, skip_bad: bool
+) -> tuple[int, tuple[Answered, bytes] | None]:
     """Cut a torn last line off `out`, and skip the rows that it already has."""
     if not out.exists():
         return 0, None
@@ -205,7 +205,7 @@ def _resume(
     return len(lines), last
 
 
-def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trace: bool) -> None:
+def _check_model(model: Model, row: Answered, line: bytes, out: Path, *, trace: bool) -> None:
     """Refuse to go on after lines that another model has scored, or with another `trace`."""
     scored = json.loads(line)
     if ("trace" in scored) != trace:
@@ -224,19 +224,19 @@ def _check_model(model: Model, row: ResponseRow, line: bytes, out: Path, *, trac
         )
 
 
-def _kept(row: ResponseRow) -> dict[str, Any]:
+def _kept(row: Answered) -> dict[str, Any]:
     """Return the fields of a row without those that another model may have left there.
 
     A missing number, nan in a table, is null.
     """
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in row.fields.items()
+        for name, value in row.written.items()
         if name not in ADDED[1:]
     }
 
 
-def _is_scored(line: bytes, row: ResponseRow) -> bool:
+def _is_scored(line: bytes, row: Answered) -> bool:
     """Return whether a line of the output is this row with a confidence."""
     try:
         fields = json.loads(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,41 +27,15 @@ from grace.pipeline.stages.grace import FitData, fit_rows, write_rows_adapter
 from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import Sourced, labels_of
 from grace.progress import progress, say
-from grace.records import Message, Question
+from grace.records import Question
 from grace.store import RunDir
 from grace.tasks import KINDS
+from grace.tasks.answered import Answered
 from grace.tasks.draw import together
 from grace.tasks.prompts import conversation
 
 AT_ONCE = 64  # answers that are read together
 Store = Callable[[Mapping[int, LayerStates]], None]
-
-
-class Graded(NamedTuple):
-    """An answer with its grade, or with those of its fields."""
-
-    asked: str | Sequence[Message]  # a question, or the conversation before the answer
-    choices: tuple[str, ...]
-    response: str
-    correct: bool | Mapping[str, bool]
-    where: str = ""  # for errors
-    keys: Sequence[Hashable] = ()  # shared by answers to one question or of one group
-    source: str = ""  # kind of question
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """The conversation, empty for a question."""
-        return () if isinstance(self.asked, str) else self.asked
-
-    @property
-    def grades(self) -> list[bool]:
-        """The grades of its fields, or that of the whole answer."""
-        return [self.correct] if isinstance(self.correct, bool) else [*self.correct.values()]
-
-    @property
-    def right(self) -> bool:
-        """Whether the answer is right: all of its fields that are graded."""
-        return all(self.grades)
 
 
 class GradedRow(NamedTuple):
@@ -80,10 +54,10 @@ class GradedFit(NamedTuple):
     rows: list[GradedRow]
 
 
-def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> GradedFit:
+def fit_graded(settings: RunSettings, answers: Sequence[Answered], out: Path) -> GradedFit:
     """Fit on graded answers, folded by question or group, and write an adapter directory."""
-    labels_of([right for one in answers for right in one.grades], "graded answers")
-    if settings.grace.trace and any(isinstance(one.correct, Mapping) for one in answers):
+    labels_of([right for one in answers for right in _grades(one).values()], "graded answers")
+    if settings.grace.trace and any(isinstance(one.grades, dict) for one in answers):
         raise DataError(
             "a confidence at every token (--trace) and one for each field are not fitted together; "
             "leave out --trace, or write correct: true or false for whole answers"
@@ -106,7 +80,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> G
         )
     encoded = [_encoded(context, answer) for answer in answers]
     prompts, responses = zip(*encoded, strict=True)
-    rows = [GradedRow(n, answer.right) for n, answer in enumerate(answers)]
+    rows = [GradedRow(n, answer.correct is True) for n, answer in enumerate(answers)]
     for n, answer in enumerate(answers):
         rows += _field_rows(n, answer, engine.tokenizer, responses[n])
     step_NB = np.zeros((len(responses), 0), dtype=int)
@@ -134,9 +108,14 @@ def fit_graded(settings: RunSettings, answers: Sequence[Graded], out: Path) -> G
     return GradedFit(readout, rows)
 
 
-def _right_answers(answers: Sequence[Graded]) -> list[str]:
+def _grades(answer: Answered) -> dict[str, bool]:
+    """Return the grades of the fields of an answer, or that of the whole."""
+    return answer.grades if isinstance(answer.grades, dict) else {"": answer.correct is True}
+
+
+def _right_answers(answers: Sequence[Answered]) -> list[str]:
     """Return the right answers, which are all that is known to be accepted; [] with choices."""
-    if any(answer.choices or not isinstance(answer.correct, bool) for answer in answers):
+    if any(answer.choices or isinstance(answer.grades, dict) for answer in answers):
         return []
     return [readers.short_answer(answer.response) for answer in answers if answer.correct]
 
@@ -146,7 +125,7 @@ def _existing(folder: Path) -> Path:
     return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
-def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:
+def _encoded(context: Context, answer: Answered) -> tuple[list[int], list[int]]:
     """Return the token ids of the prompt and of the answer."""
     engine, chat = context.engines.base, answer.asked
     try:
@@ -161,12 +140,12 @@ def _encoded(context: Context, answer: Graded) -> tuple[list[int], list[int]]:
     return prompt, response
 
 
-def _field_rows(n: int, answer: Graded, tokenizer: Any, response: Ids) -> Iterator[GradedRow]:
+def _field_rows(n: int, answer: Answered, tokenizer: Any, response: Ids) -> Iterator[GradedRow]:
     """Yield the graded fields that an answer has; a field that it lacks can only be wrong."""
-    if isinstance(answer.correct, bool):
+    if not isinstance(answer.grades, dict):
         return
     places = field_places(tokenizer, response)
-    for name, right in answer.correct.items():
+    for name, right in answer.grades.items():
         if name in places:
             yield GradedRow(n, right, name, places[name])
         elif right:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from grace.config import to_dict
 from grace.errors import UserInputError
@@ -12,25 +12,12 @@ from grace.pipeline.context import Context
 from grace.pipeline.settings import absolute_model
 from grace.records import Message, Question, to_json
 from grace.tasks import title_of
+from grace.tasks.answered import Answered
 from grace.tasks.conversations import MARK, forms_of, prompt_of
 from grace.tasks.prompts import conversation
 
 
-class AsAsked(Protocol):
-    """A question or an answer to one, which may have had choices, or be a conversation."""
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The choices, if any."""
-        ...
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """The conversation, empty for a question that a prompt asks."""
-        ...
-
-
-def adapter_metadata(context: Context, asked: Sequence[AsAsked]) -> dict[str, Any]:
+def adapter_metadata(context: Context, asked: Sequence[Question | Answered]) -> dict[str, Any]:
     """Return the entries of grace.json with which `grace.load` makes the prompts of training."""
     from grace.engines.reading import stop_ids
 

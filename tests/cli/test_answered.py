@@ -1,0 +1,120 @@
+"""Answers in a user's file: every command reads the same columns and shapes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+import grace
+import tiny_run
+from grace.errors import DataError
+from grace.tasks.answered import Answered, read_answers
+
+TURNS = [{"role": "user", "content": "Who?"}]
+TOKENS = [{"token": "a", "logprob": -0.1, "top_logprobs": []}, {"token": "b", "logprob": -0.3}]
+
+
+def row(**fields: Any) -> Answered:
+    return Answered("own.jsonl:1", fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "logprobs", "has_end"),
+    [
+        ({"logprobs": [-0.1, -0.3], "end_logprob": -1}, (-0.1, -0.3, -1.0), True),
+        ({"logprobs": "[-0.1, -0.3]", "end_logprob": "-1"}, (-0.1, -0.3, -1.0), True),
+        ({"logprobs": [], "end_logprob": -1}, (-1.0,), True),
+        ({"logprobs": {"content": TOKENS}}, (-0.1, -0.3), False),
+        ({"logprobs": json.dumps({"content": TOKENS})}, (-0.1, -0.3), False),
+        ({"logprobs": {"tokens": ["a"], "token_logprobs": [-0.1]}}, (-0.1,), False),
+        ({"Logprobs": TOKENS}, (-0.1, -0.3), False),
+        ({"logprobs": {"content": None, "refusal": []}}, (), False),
+        ({"logprobs": [-0.1], "end_logprob": None}, (), False),  # cut
+        ({"logprobs": TOKENS, "finish_reason": "length"}, (), False),
+        ({"logprobs": None, "end_logprob": -1}, (), False),
+        ({}, (), False),
+    ],
+)
+def test_logprobs_of_labels_and_of_an_api(
+    fields: dict[str, Any], logprobs: tuple[float, ...], has_end: bool
+) -> None:
+    found = row(**fields)
+    assert (found.logprobs, found.has_end) == (logprobs, has_end)
+    mean = sum(logprobs) / len(logprobs) if logprobs else 0
+    assert found.likelihood == (pytest.approx(math.exp(mean)) if logprobs else None)
+
+
+@pytest.mark.parametrize("logprobs", [{"top": []}, [{"token": "a"}], ["a"], 3, [None, -1]])
+def test_other_logprobs_are_refused(logprobs: Any) -> None:
+    with pytest.raises(DataError, match=r"own.jsonl:1: logprobs must be a list of numbers"):
+        _ = row(logprobs=logprobs).logprobs
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({"question": " Who? "}, "Who?"),
+        ({"Question": "Who?", "prompt": None}, "Who?"),
+        ({"prompt": "Who? "}, [{"role": "user", "content": "Who? "}]),
+        ({"messages": TURNS}, TURNS),
+        ({"messages": json.dumps(TURNS)}, TURNS),
+        ({"prompt": str(TURNS)}, TURNS),
+        ({"question": TURNS}, TURNS),
+        ({"prompt": '[{"a": 1}]'}, [{"role": "user", "content": '[{"a": 1}]'}]),
+    ],
+)
+def test_what_was_asked(fields: dict[str, Any], asked: Any) -> None:
+    assert row(**fields).asked == asked
+
+
+@pytest.mark.parametrize("ending", ["directory", "csv"])
+def test_every_command_takes_what_label_wrote(
+    ending: str, finished: Path, tmp_path: Path, cli: Any
+) -> None:
+    questions = tiny_run.write_questions(tmp_path / "own.jsonl", 30)
+    file = tmp_path / "labelled"
+    assert cli("label", questions, file, "--model", finished / "run").code == 0
+    rows = [answer.written for answer in read_answers(file, every=True)]
+    if ending == "csv":  # where an empty cell says nothing
+        rows = [one | {"text": one["text"].strip() or "-"} for one in rows]
+        file = tmp_path / "answers.csv"
+        pandas.DataFrame(rows).to_csv(file, index=False)
+    scored = tmp_path / "scored.jsonl"
+    made = cli("score", finished / "run", file, "--out", scored)
+    assert made.code == 0, made.err
+    found = [json.loads(line) for line in scored.read_text("utf-8").splitlines()]
+    assert [one["text"] for one in found] == [one["text"] for one in rows]
+    asked, texts = ([one[name] for one in rows] for name in ("question", "text"))
+    wanted = grace.load(finished / "run").score(asked, texts)
+    assert [one["confidence"] for one in found] == pytest.approx(wanted, abs=1e-5)
+    for command in (
+        ("grade", file),
+        ("measure", file, scored),
+        ("cascade", file, scored),
+        ("recalibrate", finished / "run", file, tmp_path / "adapted"),
+    ):
+        made = cli(*command)
+        assert made.code == 0, (command, made.err)
+
+
+def test_likelihoods_stand_for_a_confidence_that_is_not_told(tmp_path: Path, cli: Any) -> None:
+    rows = [
+        {"question": f"{n}?", "response": "ab", "correct": n % 3 > 0}
+        | {"logprobs": {"content": [{"token": "a", "logprob": -(n % 7) / 10}]}}
+        for n in range(60)
+    ]
+    (made,) = grace.measure(rows).rows
+    (same,) = grace.measure(
+        one | {"confidence": math.exp(-(n % 7) / 10)} for n, one in enumerate(rows)
+    ).rows
+    assert (made.brier, made.auroc, made.n) == (same.brier, same.auroc, 60)
+    shown = cli("measure", tiny_run.write_lines(tmp_path / "a.jsonl", rows)).out
+    assert "no row has a confidence; the mean probability of its tokens" in " ".join(shown.split())
+    some = [rows[0] | {"confidence": 0.5}, *rows[1:]]
+    refused = cli("measure", tiny_run.write_lines(tmp_path / "b.jsonl", some))
+    assert refused.code == 2 and 'b.jsonl:2: "confidence" is missing' in refused.err
