@@ -6,6 +6,7 @@ import ast
 import csv
 import json
 import logging
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -266,7 +267,7 @@ def test_an_answer_is_read_as_a_response_would_be(
         ({"choices": ["x", "y", "z"], "answer": ["A", "C"]}, "has 2 right choices; write one, or"),
         ({"choices": ["x", "y", "z"], "answer": "A, C"}, "is none of the choices"),
         (
-            {"answers": [{"text": "x", "is_correct": False}, {"text": "y", "is_correct": True}]},
+            {"answers": [{"text": c, "is_correct": c != "x"} for c in "xyz"]},
             'has wrong answers, too; .* or all as "choices"',
         ),
         ({"instruction": "Translate.", "input": "x", "answer": "y"}, "could be the question"),
@@ -443,12 +444,6 @@ def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -
             {},
             '"answers" is missing among the fields problem, level, solution; name the field with '
             "the answer: --answer-field solution",
-        ),
-        (
-            {"question": "Q?", "mc_answer1": "a", "mc_answer2": "b", "correct_answer_num": "2"},
-            {},
-            '"answers" is missing among the fields question, mc_answer1, mc_answer2, '
-            "correct_answer_num; name the field with the answer: --answer-field correct_answer_num",
         ),
         ({"Question": "Q?"}, {}, '"answers" is missing or empty; add it'),
         ({"Q": "Q?"}, {"question_field": "Q"}, '"answers" is missing or empty; add it'),
@@ -706,6 +701,122 @@ def test_a_first_line_that_is_a_row_is_told_which_names_it_lacks(tmp_path: Path)
         questions(file)
     table(file, ["question", "A", "B", "C", "D", "answer"], *rows)
     assert [q.answers for q in questions(file)] == [("B",)] * 3
+
+
+TEXTS = {"mc_answer1": "w", "mc_answer2": "x", "mc_answer3": "y"}
+DROP: dict[str, Any] = {"number": "", "date": {"day": "", "month": "", "year": ""}, "spans": []}
+DOC = {"id": "7", "question": "Q?", "choices": {"text": ["x", "y"], "label": ["A", "B"]}}
+PUBLIC: dict[str, tuple[list[dict[str, Any]], list[str]]] = {  # the right texts
+    "Belebele": (
+        [
+            {"flores_passage": "p", "question": "Q?", **TEXTS, "correct_answer_num": str(n)}
+            for n in (1, 3)
+        ],
+        ["w", "y"],
+    ),
+    "DROP": (
+        [
+            {"passage": "p", "question": f"{n}?", "answers_spans": {"spans": [n], "types": ["s"]}}
+            for n in "xy"
+        ],
+        ["x", "y"],
+    ),
+    "DROP's own file": (
+        [
+            {"question": "Q?", "answer": DROP | {"number": "3"}},
+            {"question": "Q?", "answer": DROP | {"date": {"day": "3", "month": "May", "year": ""}}},
+            {"question": "Q?", "answer": DROP | {"spans": ["x"]}},
+        ],
+        ["3", "3 May", "x"],
+    ),
+    "TruthfulQA": (
+        [
+            {"question": f"{n}?"}
+            | {"mc1_targets": {"choices": [f"r{n}", *"abc"], "labels": [1, 0, 0, 0]}}
+            | {"mc2_targets": {"choices": [f"r{n}", *"abc"], "labels": [1, 1, 0, 0]}}
+            for n in range(12)
+        ],
+        [f"r{n}" for n in range(12)],
+    ),
+    "TruthfulQA's own file": (
+        [{"question": "Q?", "mc1_targets": {"a": 0, "x": 1}, "mc2_targets": {"a": 1, "x": 1}}],
+        ["x"],
+    ),
+    "13 options": (
+        [{"question": "?", "mc1_targets": {"x": 1} | {f"no {n}": 0 for n in range(12)}}],
+        ["x"],
+    ),
+    "options with flags": (
+        [{"question": "1?", "answers": [{"text": c, "is_correct": c == "x"} for c in "yxz"]}],
+        ["x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_public_data_sets_need_no_option(name: str, ending: str, tmp_path: Path) -> None:
+    rows, right = PUBLIC[name]
+    found = questions(write(tmp_path, ending, [*rows, *rows]))
+    letters = [q.answers[0] for q in found]
+    has_options = name.startswith(("B", "T", "1", "o"))
+    said = [
+        q.choices["ABCDEFGHIJ".index(a)] if q.choices else a
+        for q, a in zip(found, letters, strict=True)
+    ]
+    assert said == [*right, *right] and all(bool(q.choices) == has_options for q in found)
+    if name == "TruthfulQA":  # where the first is right
+        assert len({*letters}) > 2 and all(len(q.choices) == 4 for q in found)
+
+
+@pytest.mark.parametrize(
+    ("doc", "target", "answers"),
+    [
+        (DOC | {"answerKey": "B"}, "0", ("B",)),
+        (DOC, "1", ("B",)),
+        ({"question": "Q?", "answer": "So.\n#### 5"}, "#### 5", ("5",)),
+        ({"input": "Q?"}, "Paris", ("Paris",)),
+    ],
+)
+def test_samples_of_lm_evaluation_harness_are_questions(
+    doc: dict[str, Any], target: str, answers: tuple[str, ...], tmp_path: Path
+) -> None:
+    row = {"doc_id": 0, "doc": doc, "target": target, "resps": [["5"]], "acc": 1.0, "filter": "x"}
+    other = row | {"target": "0"}
+    first, *_ = questions(write(tmp_path, "jsonl", [row, row, other]))
+    assert (first.text, first.answers) == ("Q?", answers)
+
+
+HINTED: list[dict[str, Any]] = [
+    {"question": "Q?", "best_answer": "x", "correct_answers": ["x", "y"], "source": "z"},
+    {"question": "Q?", "mc2_targets": {"x": 1, "y": 1}, "ideal": "x"},
+    {"question": "Q?", "mc2_targets": {"x": 1, "y": 1}},
+    {"question": "Q?", "gold_spans": {"start": 1}, "solution": "x"},
+    {"question": "Q?", "options": ["x", "y", "z"], "solution": "It is.", "correct": "B"},
+    {"question": "Q?", "options": ["x", "y", "z"], "gold_label": 2, "text": "t"},
+    {"sentence": "Q?", "option1": "x", "option2": "y", "answer": "2"},
+    {"inputs": "Q?", "targets": ["x"], "multiple_choice_targets": ["x", "y"]},
+    {"input": [{"role": "user", "content": "Q?"}], "ideal": "x"},
+    {"prompt": "Q?", "completion": "x"},
+]
+
+
+@pytest.mark.parametrize("fields", HINTED, ids=lambda fields: " ".join(fields))
+def test_the_option_that_a_refusal_proposes_is_accepted(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    file, given = write(tmp_path, "jsonl", [fields, fields]), dict[str, str]()
+    for _ in range(3):
+        try:
+            assert questions(file, **given)
+            return
+        except DataError as error:
+            found = re.search(r"--(question|answer)-field (\S+)", str(error))
+            if found is None:
+                break
+            assert f"{found[1]}_field" not in given, error
+            given[f"{found[1]}_field"] = found[2]
+    assert [*fields] == ["question", "mc2_targets"]  # nothing in it can be the answer
 
 
 FILES = Path(__file__).parents[3] / "shared/cases/files"

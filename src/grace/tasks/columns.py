@@ -14,7 +14,7 @@ import difflib
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +28,11 @@ from grace.tasks.rows import note
 ANSWERS = (
     *("answers", "answer", "answerkey", "correctanswer", "target", "label", "gold"),
     *("possibleanswers", "cop", "correctoption", "answeridx", "answerindex"),
+    *("correctanswernum", "answersspans"),
 )
-POINTING = ("label", "cop", "correctoption", "answeridx", "answerindex")  # numbers are of choices
+POINTING = (  # numbers are of choices
+    *("label", "cop", "correctoption", "answeridx", "answerindex", "correctanswernum"),
+)
 TRUTH = (  # if there is one, `answer` may be what a model said
     *("gold", "goldanswer", "groundtruth", "groundtruths", "reference", "referenceanswer"),
     *("correctanswer", "expected", "expectedanswer", "expectedoutput"),
@@ -38,7 +41,7 @@ ALIASES = ("aliases", "answeraliases")  # more accepted texts
 CONTEXT = ("context", "contexts", "passage", "article", "premise", "paragraph", "story", "document")
 MEANT = re.compile(r"answer|correct|target|gold|solution|truth|reference|ideal|expected")
 CHOICES = ("choices", "options", "endings", "candidates", "alternatives", "answerchoices")
-FAMILIES = ("", "option", "opt", "op", "choice", "alternative", "candidate", "ending")
+FAMILIES = ("", "option", "opt", "op", "choice", "alternative", "candidate", "ending", "mcanswer")
 ANSWER_FAMILIES = ("answer", "ans", "sol")  # options only if the answer points at one
 WRONG = re.compile(r"(distractor|incorrect|wrong)(answer|option|choice)?s?")
 OURS = ("question", "answers", "answer", "choices", "id", "split", "group", "source", "meta")
@@ -46,7 +49,8 @@ SHAPES = ("label", "id", "key", "letter"), ("text", "stem", "value", "content", 
 _MEMBER = re.compile(r"(.*?)[\s_-]*([a-j]|\d)", re.IGNORECASE | re.DOTALL)
 LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,9}(?:\.0+)?")
-_FLATTENED = re.compile(rf"({'|'.join((*QUESTION, *ANSWERS, *CHOICES))})\.\w+", re.IGNORECASE)
+_FLATTENED = re.compile(r"([^.]+)\.(\w+)")
+_FLAGGED = re.compile(r"mc\d*targets")  # options of TruthfulQA, each with 1 if it is right, else 0
 
 
 class Unanswered(DataError):
@@ -121,7 +125,7 @@ def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSe
         kind = "wrong choices" if columns.wrong else "choices"
         parts += [f"{kind} in {', '.join(columns.choices)}"] if columns.choices else []
         rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
-        unseen = " and ".join(name for name in ignored if plain(name) in CONTEXT)
+        unseen = " and ".join(name for name in ignored if plain(name).endswith(CONTEXT))
         remedy = f" (questions that need {unseen} must contain it)" if unseen else ""
         note(f"{source}: {', '.join(parts)}{rest}{remedy}")
 
@@ -164,9 +168,12 @@ def _refuse_other_truth(fields: dict[str, Any], answers: str, where: str) -> Non
 
 
 def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
-    """Return a row's fields with those of a question that is an object, as in the raw ARC."""
-    fields = row.fields
-    parts = {name: name.split(".", 1) for name in fields if _FLATTENED.fullmatch(name)}
+    """Return a row's fields with those of a question that is an object, as in the raw ARC.
+
+    Options that say which is right become the right answer and wrong ones.
+    """
+    fields = _within(row.fields, data)
+    parts = {name: name.split(".", 1) for name in fields if _is_flattened(name)}
     if parts:
         fields = {name: value for name, value in fields.items() if name not in parts} | {
             whole: {
@@ -180,8 +187,67 @@ def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
         if isinstance(value, dict) and (name == data.question_field or plain(name) in QUESTION):
             key = key_among(value, SHAPES[1])
             rest = {k: v for k, v in value.items() if k != key and k not in fields}
-            return {**rest, **fields, name: value[key]} if key else fields
+            fields = {**rest, **fields, name: value[key]} if key else fields
+            break
+    answers = [name for name in fields if plain(name) in ANSWERS or name == data.answer_field]
+    for name in fields:
+        told = _FLAGGED.fullmatch(plain(name)) or plain(name) in (*ANSWERS, *CHOICES)
+        if told and all(is_empty(fields[one]) for one in answers if one != name):
+            flags = _flags(fields[name], plain(name))
+            right = [text for text, flag in flags if flag]
+            if len(right) == 1 < len(flags):
+                rest = {k: v for k, v in fields.items() if k != name and k not in answers}
+                return {
+                    **rest,
+                    "answer": right[0],
+                    "wrong": [text for text, flag in flags if not flag],
+                }
     return fields
+
+
+def _within(fields: dict[str, Any], data: DataSettings) -> dict[str, Any]:
+    """Return a row with the fields of the object that holds the question, if only that does.
+
+    lm-evaluation-harness keeps it as `doc`, beside a `target` of its own.
+    """
+
+    def asks(names: Iterable[str]) -> bool:
+        return any(plain(str(name)) in QUESTION or name == data.question_field for name in names)
+
+    inner = [name for name, value in fields.items() if isinstance(value, dict) and asks(value)]
+    if len(inner) != 1 or asks(fields):
+        return fields
+    own: dict[str, Any] = fields[inner[0]]
+    answered = any(plain(str(name)) in ANSWERS for name in own)
+    outer = {
+        name: value
+        for name, value in fields.items()
+        if name != inner[0] and not (answered and plain(name) in ANSWERS)
+    }
+    return outer | {name: value for name, value in own.items() if name != "id"}
+
+
+def _is_flattened(name: str) -> bool:
+    match = _FLATTENED.fullmatch(name)
+    return match is not None and plain(match[1]) in (*QUESTION, *ANSWERS, *CHOICES)
+
+
+def _flags(value: Any, name: str) -> list[tuple[Any, bool]]:
+    """Return options with whether each is right, [] where they do not tell it."""
+    with contextlib.suppress(ValueError):
+        value = spelt(value)
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        for one in value:
+            flag = [given for key, given in one.items() if plain(str(key)).endswith("correct")]
+            text = key_among(one, SHAPES[1])
+            pairs.append((one[text], flag[0]) if text and len(flag) == 1 else (None, None))
+    elif isinstance(value, dict) and _FLAGGED.fullmatch(name):
+        keys = key_among(value, ("choice",)), key_among(value, ("label",))
+        pairs = (
+            [*zip(value[keys[0]], value[keys[1]], strict=False)] if all(keys) else [*value.items()]
+        )
+    return pairs if all(flag in (0, 1) and flag is not None for _, flag in pairs) else []
 
 
 def _filled(fields: dict[str, Any]) -> list[str]:
@@ -252,10 +318,12 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _may_be_options(name: str, names: Sequence[str]) -> bool:
     """Return whether the column of a table may hold options, one or all of them."""
-    if _FLATTENED.fullmatch(name):
+    if _is_flattened(name):
         return True
-    listed = plain(name) in CHOICES or WRONG.fullmatch(plain(name)) is not None
-    return listed or any(name in members for members in _families(names).values())
+    listed = (
+        plain(name) in CHOICES or WRONG.fullmatch(plain(name)) or _FLAGGED.fullmatch(plain(name))
+    )
+    return bool(listed) or any(name in members for members in _families(names).values())
 
 
 def _points(answer: Any, members: Sequence[str], fields: dict[str, Any]) -> bool:
@@ -339,9 +407,17 @@ def _check_header(names: Sequence[str], data: DataSettings, where: str) -> None:
 
 
 def missing(
-    what: str, kind: str, every: Sequence[str], data: DataSettings, where: str
+    what: str,
+    kind: str,
+    every: Sequence[str],
+    data: DataSettings,
+    where: str,
+    is_one: Callable[[str], bool] = bool,
 ) -> DataError:
-    """Return an error that names the column that is empty, or the one that may be meant."""
+    """Return an error that names the column that is empty, or the one that may be meant.
+
+    `is_one` says whether a column would be read if it were named.
+    """
     named = {"question": data.question_field, "answer": data.answer_field}
     usual = {"question": QUESTION, "answer": ANSWERS}[kind]
     empty = [named[kind]] if named[kind] else [name for name in every if plain(name) in usual]
@@ -350,7 +426,7 @@ def missing(
         name
         for name in every
         if name and plain(name) not in known and name not in named.values()
-        if not WRONG.match(plain(name))
+        if not WRONG.match(plain(name)) and is_one(name)
     ]
     if empty or not others:
         error = Unanswered if empty and kind == "answer" else DataError

@@ -13,6 +13,7 @@ import itertools
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +110,9 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     if choices and (whole_number(answer) or 0) < 0:
         answer = None  # as the Hub's data sets mark a hidden answer
     if answer is None and graded:
-        raise missing("answer" if choices else "answers", "answer", list(fields), data, where)
+        what = "answer" if choices else "answers"
+        is_one = functools.partial(_is_answer, row, data)
+        raise missing(what, "answer", list(fields), data, where, is_one)
     if answer is not None and choices:
         answers = (_right_letter(answer, choices, labels, columns, row),)
     elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
@@ -131,6 +134,15 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     if messages and not group:
         group = content_id("asked", *asked_key(messages))
     return Question(name, "jsonl", text, answers, choices, group, source, messages)
+
+
+def _is_answer(row: Row, data: DataSettings, name: str) -> bool:
+    """Return whether a row is read if a column of it is named as that of the answer."""
+    trial = SourceRow(row.where, row.fields)
+    trial.source, trial.data = getattr(row, "source", ""), replace(data, answer_field=name)
+    with contextlib.suppress(DataError):
+        return bool(parse(trial, trial.data).answers)
+    return False
 
 
 def _conversation(value: Any, what: str) -> tuple[Message, ...]:
@@ -224,11 +236,18 @@ def _accepted(value: Any) -> Any:
     if not isinstance(value, dict) or not (key := key_among(value, ("text", "value", "span"))):
         return value
     others = value.get(key_among(value, ("aliase",))) or []  # without its s
-    first = value[key]
+    first = value[key] or _number_or_date(value)
     return [
         *(first if isinstance(first, list) else [first]),
         *(others if isinstance(others, list) else [others]),
     ]
+
+
+def _number_or_date(value: dict[str, Any]) -> str:
+    """Return the answer of DROP that is no span of the passage."""
+    date = value.get("date")
+    parts = [date.get(name) for name in ("day", "month", "year")] if isinstance(date, dict) else []
+    return str(value.get("number") or " ".join(filter(None, parts)))
 
 
 def _choices(
@@ -243,7 +262,7 @@ def _choices(
         value = [fields[name] for name in columns.choices if not is_empty(fields[name])]
         value = spelt_in(value[0], what) if len(columns.choices) == 1 and value else value
         right = _texts(_unfolded(fields, columns.answers, where), f'{where}: "{columns.answers}"')
-        choices = (*right[:1], *_texts(value, what))
+        choices = (*right[:1], *_texts(value, what)[: len(LETTERS) - 1])  # a few have more
         # in an order that says nothing about which is right
         return tuple(sorted(dict.fromkeys(choices), key=_mixed)), ()
     if len(columns.choices) > 1:
