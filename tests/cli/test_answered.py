@@ -14,6 +14,7 @@ import grace
 import tiny_run
 from grace.errors import DataError
 from grace.tasks.answered import Answered, read_answers
+from grace.thresholds import selective
 
 TURNS = [{"role": "user", "content": "Who?"}]
 TOKENS = [{"token": "a", "logprob": -0.1, "top_logprobs": []}, {"token": "b", "logprob": -0.3}]
@@ -96,6 +97,7 @@ def test_every_command_takes_what_label_wrote(
         ("grade", file),
         ("measure", file, scored),
         ("cascade", file, scored),
+        ("threshold", file, "--target-accuracy", 0.01),
         ("recalibrate", finished / "run", file, tmp_path / "adapted"),
     ):
         made = cli(*command)
@@ -118,3 +120,28 @@ def test_likelihoods_stand_for_a_confidence_that_is_not_told(tmp_path: Path, cli
     some = [rows[0] | {"confidence": 0.5}, *rows[1:]]
     refused = cli("measure", tiny_run.write_lines(tmp_path / "b.jsonl", some))
     assert refused.code == 2 and 'b.jsonl:2: "confidence" is missing' in refused.err
+
+
+def test_a_threshold_of_given_answers_is_that_of_their_confidences(
+    tmp_path: Path, cli: Any
+) -> None:
+    rows = [
+        {"question": f"{n}?", "confidence": n % 50 / 50 or None, "correct": n % 50 > 10 + n % 7}
+        | {"source": "ab"[n % 2]}
+        for n in range(400)
+    ]
+    file = tiny_run.write_lines(tmp_path / "rated.jsonl", [*rows, *rows[:99]])  # once each
+    confidence = [row["confidence"] or math.nan for row in rows]
+    correct, sources = ([row[name] for row in rows] for name in ("correct", "source"))
+    wanted = ("threshold", file, "--target-accuracy", 0.8)
+    for more, of in (((), sources), (("--mixture",), None)):
+        made = cli(*wanted, *more, "--json")
+        assert made.code == 0, made.err
+        chosen = selective(confidence, correct, target=0.8, sources=of)
+        found = json.loads(made.out)
+        assert (found["tau"], found["n"], found["promise"]) == (chosen.tau, 400, str(chosen))
+        assert len(found["sources"]) == 2 * bool(of)
+    assert "next:" not in cli(*wanted).out and [*tmp_path.iterdir()] == [file]
+    assert cli("threshold", file, "--target-accuracy", 0.99).code == 1
+    refused = cli(*wanted, "--mode", "early-stop")
+    assert refused.code == 2 and "holds answers and is no run; leave out --mode" in refused.err

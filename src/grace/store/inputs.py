@@ -97,6 +97,12 @@ def is_hub(source: str | Path) -> bool:
     return str(source).startswith(HUB)
 
 
+def is_source(path: Path) -> bool:
+    """Return whether a path names rows, by its ending or by the .parquet files in it."""
+    named = is_hub(path) or str(path) == "-" or path.suffix.lower() in ENDINGS
+    return named or any(path.glob("*.parquet"))
+
+
 def located(source: str | Path) -> str:
     """Return a source with an absolute path; a link to a file keeps its name and its ending."""
     if is_hub(source) or str(source) == "-":

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from grace.cli.options import Json, RunDevice, RunPath, examples, listed
+from grace.errors import ConfigError
 from grace.records import Threshold, to_json
 from grace.store import read_json
+from grace.store.inputs import is_source
 
 SCALE_EXAMPLES = examples(
     "grace scale runs/mine",
@@ -22,6 +24,7 @@ THRESHOLD_EXAMPLES = examples(
     "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --budget 8",
     "grace threshold runs/mine --target-accuracy 0.9 --mode early-stop --strategy grace-vote",
     "grace threshold runs/mix --target-accuracy 0.8 --mixture",
+    "grace threshold scored.jsonl --target-accuracy 0.9",
 )
 
 
@@ -76,7 +79,14 @@ def scale(
 
 
 def threshold(
-    path: RunPath,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Directory of the run, or graded answers with a confidence, as `grace measure` "
+            "takes them.",
+        ),
+    ],
     target_accuracy: Annotated[
         float, typer.Option(help="Share of the answers given that must be right, such as 0.9.")
     ],
@@ -117,20 +127,19 @@ def threshold(
 
     `grace ask` and `grace serve` then use it. Of a run on several sources of
     questions, the guarantee holds in each. The exit code is 1 if no threshold
-    can guarantee it.
+    can guarantee it. Of graded answers from anywhere, such as those of another
+    system with a confidence of its own, the threshold is only printed.
     """
-    from grace.pipeline.scaling.guarantees import choose_threshold
+    from grace.pipeline.scaling.guarantees import choose_threshold, threshold_of_answers
 
-    chosen = choose_threshold(
-        path,
-        target=target_accuracy,
-        mode=mode,
-        delta=delta,
-        budget=budget,
-        strategy=strategy,
-        mixture=mixture,
-        device=device,
-    )
+    about: dict[str, Any] = {"target": target_accuracy, "delta": delta, "mixture": mixture}
+    rules: dict[str, Any] = {"mode": mode, "budget": budget, "strategy": strategy, "device": device}
+    if not is_source(path):
+        chosen = choose_threshold(path, **about, **rules)
+    elif rules == {"mode": "answer", "budget": None, "strategy": "grace-es", "device": None}:
+        chosen = threshold_of_answers(path, **about)
+    else:
+        raise ConfigError(f"{path} holds answers and is no run; leave out --{', --'.join(rules)}")
     _show_threshold(chosen, path, as_json=as_json)
     if chosen.tau is None:
         raise typer.Exit(1)
@@ -152,12 +161,15 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
             "holds for one only; choose the target before you see a result"
         )
     if chosen.tau is None:
-        print("no threshold is set now; `grace ask` goes on without a guarantee")
+        if not is_source(path):
+            print("no threshold is set now; `grace ask` goes on without a guarantee")
         if chosen.sources:
             print("for a guarantee in the mixture of these sources alone, add --mixture")
         return
     if chosen.test:
         print(f"check on the test questions, which were not used: {chosen.test['shows']}")
+    if is_source(path):
+        return
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
     options += (
         f" --strategy {chosen.strategy}" if options and chosen.budget == 1 else ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from grace.errors import ConfigError, RunError
+from grace.errors import ConfigError, DataError, RunError
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.sampling import answer_tuned, sampling_for
 from grace.pipeline.scaling.pools import draw_pool, votes_of
@@ -20,8 +20,11 @@ from grace.scaling import OWN, accuracy_threshold, fit_weights
 from grace.scaling.replaying import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote
+from grace.tasks.answered import read_answers
+from grace.tasks.draw import together
 from grace.thresholds import OTHERS, AccuracyGuarantee, check_level, selective
 
+T = TypeVar("T")
 MODES = ("answer", "early-stop")
 ES, VOTE = RULES = ("grace-es", "grace-vote")
 
@@ -54,6 +57,26 @@ def choose_threshold(
         chosen = dataclasses.replace(chosen, tries=_tries(earlier, chosen))
         write_json(context.directory.threshold, to_json(chosen))
     return chosen
+
+
+def threshold_of_answers(
+    source: Path, *, target: float, delta: float = 0.05, mixture: bool = False
+) -> Threshold:
+    """Choose a threshold for graded answers with confidences from anywhere; nothing is stored."""
+    wanted = _wanted("answer", target, delta, None, ES)
+    rows = [row for row in read_answers(source) if row.correct is not None]
+    if not rows:
+        raise DataError(f"{source} has no graded answers; give some with correct: true or false")
+    rows = _firsts(rows, together(row.keys for row in rows))
+    sources = [row.source or OTHERS for row in rows]
+    guarantee = selective(
+        [np.nan if row.confidence is None else row.confidence for row in rows],
+        [row.correct is True for row in rows],
+        target=target,
+        delta=delta,
+        sources=None if mixture or len(set(sources)) < 2 else sources,
+    )
+    return _chosen(wanted, guarantee, None)
 
 
 def _wanted(mode: str, target: float, delta: float, budget: int | None, strategy: str) -> Threshold:
@@ -171,11 +194,16 @@ def _greedy_answers(context: Context, name: str) -> tuple[np.ndarray, np.ndarray
 def _independent(context: Context) -> list[int]:
     """Return the first validation question of each group: the tests need independent ones."""
     questions = context.directory.split("validation").questions.read()
-    first: dict[str, int] = {}
-    for row, question in enumerate(questions):
-        first.setdefault(question.cluster, row)
-    if len(first) < len(questions):
-        say(f"one question of each group is used: {len(first)} of {len(questions)}")
+    return _firsts(range(len(questions)), [question.cluster for question in questions])
+
+
+def _firsts(rows: Sequence[T], groups: Sequence[Hashable]) -> list[T]:
+    """Return the first of each group, and say how many these are."""
+    first: dict[Hashable, T] = {}
+    for row, group in zip(rows, groups, strict=True):
+        first.setdefault(group, row)
+    if len(first) < len(rows):
+        say(f"one question of each group is used: {len(first)} of {len(rows)}")
     return list(first.values())
 
 
