@@ -283,7 +283,7 @@ def read_answers(
         raise DataError(
             f"{source} is a run, whose answers are rated and measured: see `grace report {source}`"
         )
-    choose = None if every else functools.partial(columns_to_read, fields=FIELDS)
+    choose = None if every else functools.partial(columns_to_read, known=FIELDS)
     for row in read_rows(source, choose=choose, bad=bad):
         yield Answered(*row)
 

@@ -69,42 +69,37 @@ class Columns(NamedTuple):
 def row_columns(row: Row, data: DataSettings) -> tuple[dict[str, Any], Columns]:
     """Return the fields of a row as they are read, and which of them are the question's."""
     fields = _flat(row, data)
-    return fields, _find(_filled(fields), data, row.where, fields)
+    return fields, _find(fields, data, row.where)
 
 
 def row_options(row: Row) -> tuple[dict[str, Any], Columns]:
     """Return the fields of a row, and the columns of its options and of its answer, if any."""
     fields = _flat(row, DataSettings())
-    names = _filled(fields)
-    answers = _pick(ANSWERS, names, "", "", row.where)
-    found = _option_columns(names, row.where, answers, fields)
-    return fields, Columns("", answers, *found)
+    answers = _pick(ANSWERS, _filled(fields), "", "", row.where)
+    return fields, Columns("", answers, *_option_columns(fields, answers, row.where))
 
 
 def table_columns(names: Sequence[str], data: DataSettings, source: str) -> Sequence[str]:
     """Return the columns of a table that are to be read; all where any may be the answers."""
-    header = f"{source}:1 (column names)" if source.endswith((".csv", ".tsv")) else source
-    if header != source:
-        _check_header(names, data, header)
-    columns = _find(names, data, header)
-    if not columns.answers:
-        return names
-    read = {columns.question, columns.answers, *columns.choices, "id", "split", "group", "source"}
+    if source.endswith((".csv", ".tsv")):
+        _check_header(names, data, f"{source}:1 (column names)")
+    fields = ((data.question_field, QUESTION), (data.answer_field, ANSWERS))
+    for named, usual in fields:
+        if not (named in names if named else any(plain(name) in usual for name in names)):
+            return names
+    return columns_to_read(names, (*filter(None, dict(fields)), *OURS, *QUESTION, *TRUTH, *ALIASES))
+
+
+def columns_to_read(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the columns of a table with a known name, or that may hold options or the answer."""
+    families = [member for members in _families(names).values() for member in members]
     return [
         name
         for name in names
-        if name in read or plain(name) in (*TRUTH, *ALIASES) or _may_be_options(name, names)
-    ]
-
-
-def columns_to_read(names: Sequence[str], fields: Collection[str]) -> list[str]:
-    """Return the columns of a table that are in `fields`, in any case, or may hold options."""
-    return [
-        name
-        for name in names
-        if name.strip().lower() in fields
-        or plain(name) in (*CHOICES, *ANSWERS)
-        or _may_be_options(name, names)
+        if {name, name.strip().lower(), plain(name)} & {*known, *CHOICES, *ANSWERS, *families}
+        or WRONG.fullmatch(plain(name))
+        or _FLAGGED.fullmatch(plain(name))
+        or _is_flattened(name)
     ]
 
 
@@ -130,27 +125,21 @@ def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSe
         note(f"{source}: {', '.join(parts)}{rest}{remedy}")
 
 
-def _find(
-    names: Sequence[str], data: DataSettings, where: str, fields: dict[str, Any] | None = None
-) -> Columns:
-    """Return the columns among `names`, those with a value, of a row or, without, of a header."""
-    every = list(names if fields is None else fields)
+def _find(fields: dict[str, Any], data: DataSettings, where: str) -> Columns:
+    """Return the columns of the question among the fields of a row."""
     for kind, named in (("question", data.question_field), ("answer", data.answer_field)):
-        if named and named not in every:
-            near = difflib.get_close_matches(named, every, n=1, cutoff=0.8)
+        if named and named not in fields:
+            near = difflib.get_close_matches(named, fields, n=1, cutoff=0.8)
             remedy = f"did you mean {near[0]}?" if near else f"name one: --{kind}-field NAME"
-            raise DataError(f'{where}: no field "{named}" among {", ".join(every)}; {remedy}')
+            raise DataError(f'{where}: no field "{named}" among {", ".join(fields)}; {remedy}')
+    names = _filled(fields)
     question = _pick(QUESTION, names, data.question_field, "question", where)
     if not question:
-        raise missing("question", "question", every, data, where)
-    answered = [name for name in names if fields is None or not is_empty(fields[name])]
+        raise missing("question", "question", list(fields), data, where)
+    answered = [name for name in names if not is_empty(fields[name])]
     answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
-    found = Columns(question, answers, *_option_columns(names, where, answers, fields))
-    if (
-        fields
-        and plain(answers) in ("answer", "answers")
-        and not (data.answer_field or found.choices)
-    ):
+    found = Columns(question, answers, *_option_columns(fields, answers, where))
+    if plain(answers) in ("answer", "answers") and not (data.answer_field or found.choices):
         _refuse_other_truth(fields, answers, where)
     return found
 
@@ -264,12 +253,13 @@ def _filled(fields: dict[str, Any]) -> list[str]:
 
 
 def _option_columns(
-    names: Sequence[str], where: str, answers: str, fields: dict[str, Any] | None
+    fields: dict[str, Any], answers: str, where: str
 ) -> tuple[tuple[str, ...], bool]:
     """Return the columns with a list of options, or with one each; and whether they are wrong."""
+    names = _filled(fields)
     if choices := _pick(CHOICES, names, "", "choices", where):
         return (choices,), False
-    families = _families(names if fields is None else fields)
+    families = _families(fields)
     for members in families.values():
         while members[-1] not in names:
             members.pop()
@@ -287,14 +277,12 @@ def _option_columns(
         if WRONG.fullmatch(name):
             return tuple(members), True
     for name in names:
-        if WRONG.fullmatch(plain(name)) and (
-            fields is None
-            or (_is_list(fields[name]) and not isinstance(fields[answers], list | dict))
-        ):
+        single = not isinstance(fields[answers], list | dict)
+        if WRONG.fullmatch(plain(name)) and single and _is_list(fields[name]):
             return (name,), True
     for name in ANSWER_FAMILIES:
         members = [member for member in families.get(name, ()) if member != answers]
-        if len(members) > 1 and (fields is None or _points(fields[answers], members, fields)):
+        if len(members) > 1 and _points(fields[answers], members, fields):
             return tuple(members), False
     return (), False
 
@@ -314,16 +302,6 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
         if len(members) > 1 or (members and WRONG.fullmatch(rest)):
             families[rest] = members
     return families
-
-
-def _may_be_options(name: str, names: Sequence[str]) -> bool:
-    """Return whether the column of a table may hold options, one or all of them."""
-    if _is_flattened(name):
-        return True
-    listed = (
-        plain(name) in CHOICES or WRONG.fullmatch(plain(name)) or _FLAGGED.fullmatch(plain(name))
-    )
-    return bool(listed) or any(name in members for members in _families(names).values())
 
 
 def _points(answer: Any, members: Sequence[str], fields: dict[str, Any]) -> bool:
