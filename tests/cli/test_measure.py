@@ -15,6 +15,7 @@ from pyarrow import Table, parquet
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 import grace
+import made_up_figures
 import tiny_run
 from grace.measuring import FITTED, _of_tokens, read_graded
 from grace.tasks.answered import LIKELIHOODS
@@ -171,7 +172,8 @@ def test_files_without_questions_are_measured_each_on_its_own(tmp_path: Path, cl
 def test_a_report_is_written_with_the_surest_mistakes(tmp_path: Path, cli: Any):
     rows = [*ROWS, {"question": "Q?", "response": "no!", "confidence": 1, "correct": False}]
     out = tmp_path / "out"
-    result = cli("measure", write(tmp_path / "mine.jsonl", rows), "--out", out)
+    with made_up_figures.drawn():
+        result = cli("measure", write(tmp_path / "mine.jsonl", rows), "--out", out)
     assert result.code == 0 and f"report: {out}/report.html" in result.out
     page = (out / "report.html").read_text("utf-8")
     assert "no!" in page and "The surest wrong answers" in page
