@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+import forks
 import tiny_gguf
 import tiny_models
 from grace.config import DataSettings, GraceSettings, ModelSettings, RunSettings
@@ -275,30 +275,21 @@ def test_neighbours_of_the_file_have_no_say(tmp_path: Path) -> None:
     assert made.tokenizer.eos_token == "<|im_end|>"
 
 
-RESOLVE = (
-    "import sys; from grace.engines.gguf import resolve_model; print(resolve_model(sys.argv[1]))"
-)
-
-
-def start(file: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", RESOLVE, str(file)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-    )
+def resolve(file: Path, cache: str) -> None:
+    os.environ["XDG_CACHE_HOME"] = cache
+    resolve_model(str(file))
 
 
 def test_a_kill_leaves_nothing_half_made_and_the_next_process_starts_again(
     tmp_path: Path, cache: Path
 ) -> None:
     file, _, tokenizer = write(tmp_path)
-    running = start(file)
-    while not list(cache.glob("*/.tiny.partial")) and running.poll() is None:
+    running, said = forks.start(resolve, file, os.environ["XDG_CACHE_HOME"])
+    while not list(cache.glob("*/.tiny.partial")) and running.is_alive():
         time.sleep(0.01)
     running.kill()
-    running.communicate()
+    running.join()
+    said.close()
     assert list(cache.glob("*/.tiny.partial")) and not list(cache.glob("*/tiny"))
     made = TransformersEngine.load(resolve_model(str(file)))
     assert made.tokenizer.encode(TEXT) == tokenizer.encode(TEXT)

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_training import Trained, make_checks, make_examples, train_in
 
+import forks
 from grace.methods.paper import checkpoints
 
 
@@ -32,21 +31,23 @@ def stop_after(step: int) -> Any:
     return on_step
 
 
-@pytest.fixture
-def whole(train: Any) -> dict[str, bytes]:
-    return contents(train("llama_untied", folder="whole", save_every=2).adapter)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A training that nothing stopped; leave it as it is."""
+    folder = tmp_path_factory.mktemp("whole")
+    return train_in(folder, "llama_untied", make_examples(), make_checks(), save_every=2)
 
 
 @pytest.mark.parametrize("step", [1, 4, 6])
 def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
-    step: int, train: Any, whole: dict[str, bytes]
+    step: int, train: Any, whole: Trained
 ) -> None:
     options = {"folder": "cut", "save_every": 2}
     with pytest.raises(Killed):
         train("llama_untied", on_step=stop_after(step), **options)
     steps: list[int] = []
     done = train("llama_untied", on_step=lambda *a: steps.append(a[0]), **options)
-    assert contents(done.adapter) == whole
+    assert contents(done.adapter) == contents(whole.adapter)
     assert steps == list(range(SAVED_BEFORE[step] + 1, 7))
 
 
@@ -59,7 +60,7 @@ def test_a_run_with_micro_batches_resumes_too(train: Any) -> None:
 
 
 def test_a_kill_while_a_checkpoint_is_written_falls_back_to_the_one_before(
-    train: Any, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    train: Any, whole: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"folder": "cut", "save_every": 2}
     real = checkpoints.commit
@@ -73,48 +74,30 @@ def test_a_kill_while_a_checkpoint_is_written_falls_back_to_the_one_before(
     with pytest.raises(Killed):
         train("llama_untied", **options)
     monkeypatch.undo()
-    assert contents(train("llama_untied", **options).adapter) == whole
+    assert contents(train("llama_untied", **options).adapter) == contents(whole.adapter)
 
 
-def test_a_finished_run_writes_the_same_bytes_without_training_again(
-    train: Any, whole: dict[str, bytes]
-) -> None:
+def test_a_finished_run_writes_the_same_bytes_without_training_again(whole: Trained) -> None:
     steps: list[int] = []
-    done = train(
-        "llama_untied",
-        folder="whole",
-        save_every=2,
-        on_step=lambda *a: steps.append(a[0]),
-    )
+    folder, before = whole.adapter.parent, contents(whole.adapter)
+    rows = (make_examples(), make_checks())
+    options: Any = {"save_every": 2, "on_step": lambda *a: steps.append(a[0])}
+    assert contents(train_in(folder, "llama_untied", *rows, **options).adapter) == before
     assert steps == []
-    assert contents(done.adapter) == whole
 
 
-SCRIPT = """
-import json, os, signal, sys
-from pathlib import Path
-sys.path[:0] = json.loads(sys.argv[1])
-import torch
-torch.set_num_threads(1)
-from conftest_training import make_examples, train_in
+def train_until_killed(folder: Path) -> None:
+    def on_step(step: int, total: int, logs: Any) -> None:
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-def on_step(step, total, logs):
-    if step == int(sys.argv[3]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-train_in(Path(sys.argv[2]), "llama_tied", make_examples(), [], on_step=on_step, save_every=2)
-"""
+    train_in(folder, "llama_tied", make_examples(), [], on_step=on_step, save_every=2)
 
 
 def test_a_killed_process_resumes_to_the_same_bytes(train: Any, tmp_path: Path) -> None:
+    """Of another hash seed, too."""
     whole = train("llama_tied", folder="whole", held_out=[], save_every=2)
-    helper = tmp_path / "conftest_training.py"
-    helper.write_text((Path(__file__).parent / "conftest.py").read_text())
-    paths = json.dumps([str(tmp_path), str(Path(__file__).parents[1])])
-
-    environment = {**os.environ, "PYTHONHASHSEED": "4"}
-    command = [sys.executable, "-c", SCRIPT, paths, str(tmp_path / "cut"), "3"]
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    assert forks.finish(train_until_killed, tmp_path / "cut").code == -signal.SIGKILL
     steps: list[int] = []
     options: Any = {"held_out": [], "save_every": 2, "on_step": lambda *a: steps.append(a[0])}
     resumed = train("llama_tied", folder="cut", **options)

@@ -8,20 +8,19 @@ import os
 import sys
 from pathlib import Path
 
+import tiny_training
 import torch
-
-import conftest
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-    rows = conftest.make_examples(16, seed=1)
+    rows = tiny_training.make_examples(16, seed=1)
     validation = [dataclasses.replace(row, target=float(row.target > 0.5)) for row in rows]
     seen: list[dict[str, float]] = []
-    conftest.train_in(
+    tiny_training.train_in(
         folder,
         options.pop("name"),
-        conftest.make_examples(),
+        tiny_training.make_examples(),
         validation,
         on_step=lambda step, total, values: seen.append(values),
         **options,

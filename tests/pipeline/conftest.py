@@ -38,7 +38,6 @@ class Reference(NamedTuple):
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     folder = tmp_path_factory.mktemp("reference")
-    trials.start_server()
     made = trials.finish(trials.make_inputs, folder)
     assert made.code == 0, made.said
     settings = trials.settings(folder)

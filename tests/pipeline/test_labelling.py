@@ -371,7 +371,6 @@ def test_a_directory_of_an_earlier_version_is_refused(
 
 def test_a_killed_process_loses_nothing(run: Path, questions: Path, tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
-    processes.start_server()
     process, stderr = processes.start(main, trials.arguments(questions, out, run))
     while not files(out) and process.is_alive():
         time.sleep(0.02)

@@ -314,7 +314,6 @@ def in_units(finished: Path, tmp_path: Path) -> Any:
 
 
 def test_a_scaling_that_was_killed_resumes_to_the_same_bytes(in_units: Any):
-    trials.start_server()
     whole = in_units("whole")
     assert trials.finish(scale_until, 0, whole).code == 0
     broken = in_units("broken")

@@ -81,7 +81,7 @@ def test_the_threshold_of_a_run_holds_in_each_of_its_sources(
     """All of its answers are graded as right, but of those of `lakes` a quarter."""
     size = ("data.train=60", "data.validation=40", "data.test=40", "grade.grader=tiny_run:lakeless")
     where = [f"model.path={made / 'model'}", "data.task=jsonl", f"data.file={made / 'mix'}"]
-    rated = ("method=grace", 'report.estimators=["grace"]')
+    rated = ("method=grace", "grace.layer=1", 'report.estimators=["grace"]')
     path = made / "threshold"
     run(path, override_settings({}, [*where, *tiny_run.FAST, *size, *rated]))
     easy = {"target": 0.6, "delta": 0.2}

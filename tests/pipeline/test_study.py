@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import forks
 import tiny_run
 from grace.config import shipped_recipes
 from grace.errors import ConfigError, RunError
@@ -90,6 +91,7 @@ def test_a_variant_that_reads_blocks_stores_them_itself(tmp_path: Path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         "method = 'paper'\nreport = { name = 'other' }\n[study.variant.grace]\nmethod = 'grace'\n"
+        "grace.layer = 1\n"
     )
     model = tiny_run.write_model(tmp_path / "model")
     file = tiny_run.write_questions(tmp_path / "questions.jsonl")
@@ -187,7 +189,11 @@ def test_a_finished_study_resumes_by_name_and_does_nothing(study: Path):
     assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
 
 
-def test_runs_side_by_side_in_processes_of_their_own_do_the_same(study: Path, tmp_path: Path):
+def test_runs_side_by_side_in_processes_of_their_own_do_the_same(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    forks.start_server()
+    monkeypatch.setattr("multiprocessing.get_context", lambda _: forks.CONTEXT)  # sooner there
     copy = Path(shutil.copytree(study, tmp_path / "study"))
     grades = sorted(path.relative_to(study) for path in study.rglob("test/grades.jsonl"))
     for path in grades:

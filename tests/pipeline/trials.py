@@ -1,8 +1,7 @@
 """A run that takes seconds, in processes of their own that can be killed at any moment.
 
-The processes are forks of one server that has imported the heavy libraries, so that a trial costs
-what its stages cost. The model is random; the grader tosses a coin for each response. The clock
-stands still: with it, every byte of a run is determined.
+The model is random; the grader tosses a coin for each response. The clock stands still: with it,
+every byte of a run is determined.
 """
 
 from __future__ import annotations
@@ -10,18 +9,20 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import wait
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
+
+from forks import Ended, finish, kill_in, start
+
+__all__ = ["Ended", "finish", "kill_in", "start"]
 
 STAGES = (
     "sample",
@@ -37,22 +38,6 @@ QUESTIONS = 52
 FREE = ("stages/*.timing.jsonl", ".lock", "checkpoints/*")
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
 WRITES = os.O_WRONLY | os.O_RDWR
-CONTEXT = multiprocessing.get_context("forkserver")
-HERE = Path(__file__).parent
-
-
-def start_server() -> None:
-    """Start the process that is forked for every trial, with the heavy libraries imported."""
-    from multiprocessing.forkserver import ensure_running
-
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), *sys.path])
-    CONTEXT.set_forkserver_preload(["trials", "heavy_imports"])
-    ensure_running()
-    if before is None:
-        del os.environ["PYTHONPATH"]
-    else:
-        os.environ["PYTHONPATH"] = before
 
 
 def freeze_clock() -> None:
@@ -129,67 +114,6 @@ def tree(run: Path, free: tuple[str, ...] = FREE) -> dict[str, bytes]:
 def _matches(name: Path, pattern: str) -> bool:
     first, _, rest = pattern.partition("/")
     return name.parts[0] == first if rest == "*" else name.match(pattern)
-
-
-class Ended(NamedTuple):
-    """How a process ended: its exit code, what it said, and the stage that it had reached."""
-
-    code: int | None
-    said: str
-    stage: str
-
-
-def start(work: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
-    """Start a function in a process of its own; return the process and its standard error."""
-    reader, writer = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_child, args=(writer, work, arguments))
-    process.start()
-    writer.close()
-    return process, os.fdopen(os.dup(reader.fileno()), "rb", buffering=0)
-
-
-def finish(work: Callable[..., Any], *arguments: Any) -> Ended:
-    """Run a function in a process of its own, to its end."""
-    process, stderr = start(work, *arguments)
-    return _ended(process, stderr, b"")
-
-
-def kill_in(stage: str, delay: float, work: Callable[..., Any], *arguments: Any) -> Ended:
-    """Run a function in a process of its own and kill -9 it `delay` seconds into a stage.
-
-    A faster stage is killed where the next one begins.
-    """
-    process, stderr = start(work, *arguments)
-    said, announced = b"", f"stage {stage}\n".encode()
-    end = None
-    while end is None or wait([stderr], max(0.0, end - time.monotonic())):
-        more = stderr.read(4096)
-        if not more or (end is not None and b"stage " in more):
-            break
-        said += more
-        if end is None and announced in said:
-            end = time.monotonic() + delay
-    process.kill()
-    return _ended(process, stderr, said + more)
-
-
-def _ended(process: Any, stderr: Any, said: bytes) -> Ended:
-    with stderr:
-        said += b"".join(iter(lambda: stderr.read(4096), b""))
-    process.join()
-    text = said.decode(errors="replace")
-    stages = [line.removeprefix("stage ") for line in text.splitlines() if line[:6] == "stage "]
-    return Ended(process.exitcode, text, stages[-1] if stages else "start")
-
-
-def _child(writer: Any, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    os.dup2(writer.fileno(), 2)
-    writer.close()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-    import torch
-
-    torch.set_num_threads(1)
-    work(*arguments)
 
 
 def run(path: Path, chosen: Any, redo: str | None = None, seeds: int = 1) -> None:

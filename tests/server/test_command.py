@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from fake_upstream import Behaviour, Server
+from forks import Command
 from grace.cli import main
 from grace.errors import ConfigError
 from grace.server import ServerSettings
@@ -24,23 +26,24 @@ from grace.server.running import _example
 
 
 @contextlib.contextmanager
-def process(*words: str, lines: int) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """Run a command that serves; give it, its address, and the first lines that it prints."""
-    command = [sys.executable, "-c", "from grace.cli import main; main()", *words]
-    command += ["--port", "0", "--name", "tiny"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as server:
-        assert server.stdout is not None
+def serving(start: Any, *words: str, lines: int) -> Iterator[tuple[Any, str, str]]:
+    """Start a command that serves; give it, its address, and the first lines that it prints."""
+    with start(*words, "--port", "0", "--name", "tiny") as server:
         said = "".join(server.stdout.readline() for _ in range(lines))
         found = re.search(r"http://127\.0\.0\.1:\d+", said)
-        assert found, server.stderr and server.stderr.read()
+        assert found, server.stderr.read()
         yield server, found.group(), said
         server.kill()
 
 
-def ends_what_streams(server: subprocess.Popen[str], url: str, choices: int) -> str:
+def in_a_new_python(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from grace.cli import main; main()", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ends_what_streams(server: Any, url: str, choices: int) -> str:
     """Assert that SIGTERM lets a stream end; return what the server said on standard error."""
-    body = {"model": "tiny", "prompt": "a", "n": choices, "max_tokens": 100, "stream": True}
+    body = {"model": "tiny", "prompt": "a", "n": choices, "max_tokens": 40, "stream": True}
     body |= {"temperature": 2, "stream_options": {"include_usage": True}}
     with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as stream:
         lines = stream.iter_lines()
@@ -50,12 +53,11 @@ def ends_what_streams(server: subprocess.Popen[str], url: str, choices: int) -> 
     assert rest.rstrip().endswith("data: [DONE]")
     assert rest.count('"finish_reason": "') == choices
     assert server.wait(60) == 0
-    assert server.stderr is not None
-    return server.stderr.read()
+    return str(server.stderr.read())
 
 
 def test_sigterm_ends_what_streams_and_exits_0(finished: Path) -> None:
-    with process("serve", str(finished / "run"), lines=2) as (server, url, said):
+    with serving(Command, "serve", str(finished / "run"), lines=2) as (server, url, said):
         assert f"next:   curl {url}/v1/chat/completions" in said
         assert ends_what_streams(server, url, 8) == ""
 
@@ -65,7 +67,7 @@ def test_a_proxy_loads_no_torch_says_what_failed_in_a_line_and_ends_what_streams
 ) -> None:
     upstream.behaviour = Behaviour()
     words = ("proxy", str(finished / "run"), "--upstream", upstream.url)
-    with process(*words, lines=3) as (server, url, said):
+    with serving(in_a_new_python, *words, lines=3) as (server, url, said):
         assert said.startswith("upstream: served on vLLM 0.32.0\n")
         body = {"model": "tiny", "prompt": "a"}
         upstream.behaviour.fails = "cut"

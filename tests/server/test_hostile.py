@@ -8,11 +8,9 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 from live_server import NAME, Live, running
 
+from forks import Command
 from grace.server import guard
 
 ENDS_S = 10
-Process = tuple[subprocess.Popen[str], str]
 
 
 def connect(url: str) -> socket.socket:
@@ -160,22 +158,6 @@ def test_text_is_not_tokenised_on_the_models_thread(
     assert seen == {"grace-text"}
 
 
-@pytest.fixture
-def process(finished: Path, tmp_path: Path) -> Iterator[Process]:
-    """A server of the tiny run, its address, and its log."""
-    command = [sys.executable, "-c", "from grace.cli import main; main()"]
-    command += ["serve", str(finished / "run"), "--port", "0", "--name", NAME]
-    with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server,
-    ):
-        assert server.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
-        assert found, (tmp_path / "log").read_text()
-        yield server, found.group()
-        server.kill()
-
-
 def unread(url: str) -> list[socket.socket]:
     """Ask for long streams and read none of them."""
     body = json.dumps({"model": NAME, "prompt": ["a"] * 8, "n": 8, "max_tokens": 200,
@@ -211,13 +193,15 @@ def asking(url: str, seed: int, text: str = "a") -> socket.socket:
     return begun(url, len(raw), raw)
 
 
-def test_a_server_ends_whatever_its_clients_leave_open(process: Process, tmp_path: Path) -> None:
-    server, url = process
-    clients = [client for state in STATES for client in state(url)]
-    time.sleep(0.5)  # they are all there
-    server.send_signal(signal.SIGTERM)
-    assert server.wait(ENDS_S) == 0
-    assert "Traceback" not in (tmp_path / "log").read_text()
+def test_a_server_ends_whatever_its_clients_leave_open(finished: Path) -> None:
+    with Command("serve", str(finished / "run"), "--port", "0", "--name", NAME) as server:
+        found = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())
+        assert found, server.stderr.read()
+        clients = [client for state in STATES for client in state(found.group())]
+        time.sleep(0.5)  # they are all there
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(ENDS_S) == 0
+        assert "Traceback" not in server.stderr.read()
     for client in clients:
         client.close()
 

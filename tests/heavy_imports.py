@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import os
 
 from tqdm.std import TqdmDefaultWriteLock
 
@@ -32,5 +33,6 @@ for name in MODULES:
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
 grace.report.figures.draw = made_up_figures.draw
+os.fsync = lambda _: None
 TqdmDefaultWriteLock.create_mp_lock()  # else every fork makes one, and a killed one leaks it
 gc.freeze()  # so that a fork's collections do not walk over all of this
