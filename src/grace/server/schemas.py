@@ -169,8 +169,18 @@ def responses(model: type[BaseModel], chunk: type[BaseModel] | None = None) -> d
 
 
 def complete_document(app: FastAPI, *, protected: bool, events: Sequence[type[BaseModel]]) -> None:
-    """Add what FastAPI cannot know, such as `events` of streams; call it after the last route."""
-    document = app.openapi()  # FastAPI keeps this very object and serves it
+    """Add what FastAPI cannot know, such as `events` of streams, once the document is asked for."""
+    made = app.openapi  # takes longer than all else before a server listens
+
+    def whole() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _complete(made(), protected, events)  # FastAPI keeps this very object
+        return made()
+
+    app.openapi = whole  # type: ignore[method-assign]
+
+
+def _complete(document: dict[str, Any], protected: bool, events: Sequence[type[BaseModel]]) -> None:
     parts = document["components"]
     for chunk in events:
         schema = chunk.model_json_schema(mode="serialization", ref_template=REFERENCE)
