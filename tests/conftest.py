@@ -10,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["GRACE_TRUST"] = "tiny_run,trials"  # whose graders the runs of the tests name
 
 import functools
+import ssl
 import sys
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made_up_figures
+
+# Each HTTP client would read the certificates of all authorities, which takes longer than a request
+# on the loopback, where there are none.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
+os.fsync = lambda _: None  # no test cuts the power, and a disk takes half of the time of a tiny run
 
 
 @functools.cache

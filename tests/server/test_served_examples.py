@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -21,16 +25,17 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name: str, live: Live, *arguments: str, **environment: str) -> str:
-    program = "node" if name.endswith(".mjs") else sys.executable
-    done = subprocess.run(
-        [program, str(EXAMPLES / name), *arguments],
-        env={**os.environ, "GRACE_URL": live.url, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run an example as a program of this process, and return what it printed."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(action="ignore"),
+        contextlib.redirect_stdout(io.StringIO()) as told,
+    ):
+        patch.setattr(sys, "argv", [name, *arguments])
+        for key, value in {"GRACE_URL": live.url, **environment}.items():
+            patch.setenv(key, value)
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return told.getvalue()
 
 
 def test_the_openai_client_asks_votes_and_streams(served: Live) -> None:
@@ -77,8 +82,15 @@ def test_records_of_the_ai_sdk_have_a_confidence(live: Live) -> None:
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     if shutil.which("node") is None or not (EXAMPLES / "node_modules" / "ai").is_dir():
         pytest.skip("node or its packages are not here: see examples/vercel_ai.mjs")
-    told = run("vercel_ai.mjs", live, "What is 7 and 49?")
-    assert re.search(r'{"name":.*,"kind":"\w+"}  confidence 0?\.\d+', told)
+    done = subprocess.run(
+        ["node", EXAMPLES / "vercel_ai.mjs", "What is 7 and 49?"],
+        env={**os.environ, "GRACE_URL": live.url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r'{"name":.*,"kind":"\w+"}  confidence 0?\.\d+', done.stdout)
 
 
 def test_a_cascade_says_who_has_answered(live: Live, finished: Path) -> None:
