@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -393,9 +391,3 @@ def test_unusable_options_are_refused_with_the_value():
         bootstrap(*data, "mce")
     with pytest.raises(UserInputError, match="3 question ids for 4"):
         wqd(*data, questions=[1, 2, 3])
-
-
-def test_metrics_import_without_torch_or_scipy():
-    code = "import sys, grace.metrics; print([m for m in ('torch', 'scipy') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

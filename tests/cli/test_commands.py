@@ -10,8 +10,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -95,20 +93,6 @@ def test_every_help_text_names_a_command_that_exists(cli: Any):
         assert named <= known
 
 
-def test_help_and_version_and_the_list_of_settings_come_without_torch():
-    code = """
-import sys
-from grace.cli import main
-for arguments in (["--help"], ["--version"], ["list", "settings"], ["run", "--help"]):
-    try:
-        main(arguments)
-    except SystemExit as stopped:
-        print(stopped.code or 0, "torch" in sys.modules, file=sys.stderr)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.splitlines() == ["0 False"] * 4
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_can_be_listed(
     kind: str, finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
@@ -156,23 +140,6 @@ def test_run_ends_with_a_table_the_page_and_the_next_command(finished: Path, cli
 
 def test_a_file_of_questions_needs_no_task(finished: Path, cli: Any):
     assert cli("run", finished / "run", "--file", finished / "questions.jsonl").code == 0
-
-
-def test_a_new_run_says_nothing_but_its_stages(finished: Path, tmp_path: Path):
-    """In a process of its own: libraries are kept off standard error."""
-    model, file = finished / "model", finished / "questions.jsonl"
-    arguments = tiny_run.run_arguments(tmp_path / "run", model, file)
-    done = subprocess.run(
-        [sys.executable, "-c", "from grace.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(tiny_run.__file__).parent)},
-    )
-    assert done.returncode == 0, done.stderr
-    stages = ["sample", "grade", "features", "fit", "answer", "score", "report"]
-    told = re.compile(r"[a-z ]+: \d+/\d+|(right|wrong): |first |  \| ")  # progress and answers
-    lines = [line for line in done.stderr.splitlines() if not told.match(line)]
-    assert lines == [f"stage {stage}" for stage in stages]
 
 
 def test_a_run_shows_a_prompt_an_answer_and_its_grade_before_it_samples(

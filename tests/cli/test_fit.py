@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,19 +76,38 @@ def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)  # a larger head rounds so
 
 
-def test_asking_it_loads_torch_and_transformers_alone_and_ends_at_once(
-    fitted: tuple[Path, str],
+def test_in_a_new_process_asking_loads_little_and_a_run_says_nothing_but_its_stages(
+    fitted: tuple[Path, str], model: Path, tmp_path: Path
 ) -> None:
-    out, _ = fitted
+    """Of packages that take a while, torch and transformers; no library speaks."""
     others = {"datasets", "fastapi", "gguf", "matplotlib", "pandas", "peft", "pyarrow", "sklearn"}
-    code = (
-        "import atexit, gc, sys; from grace.cli import main\n"
-        f"show = lambda: print(sorted({others} & set(sys.modules)), gc.get_freeze_count() > 9999)\n"
-        f"atexit.register(show); main(['ask', {str(out)!r}, 'What is 1?'])"
+    run = tiny_run.run_arguments(
+        tmp_path / "run", model, tiny_run.write_questions(tmp_path / "questions.jsonl")
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    code = f"""
+import atexit, gc, sys
+from grace.cli import main
+atexit.register(lambda: print(gc.get_freeze_count() > 9999))
+try:
+    main(["ask", {str(fitted[0])!r}, "What is 1?"])
+except SystemExit as stopped:
+    assert not stopped.code
+print(sorted({others} & set(sys.modules)))
+main({run!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(tiny_run.__file__).parent)},
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[] True"  # nothing else; no last look for garbage
+    _, loaded, *_, frozen = done.stdout.splitlines()
+    assert (loaded, frozen) == ("[]", "True")  # no last look for garbage takes time
+    stages = ["sample", "grade", "features", "fit", "answer", "score", "report"]
+    told = re.compile(r"[a-z ]+: \d+/\d+|(right|wrong): |first |  \| ")  # progress and answers
+    lines = [line for line in done.stderr.splitlines() if not told.match(line)]
+    assert lines == [f"stage {stage}" for stage in stages]
 
 
 def test_empty_answers_are_left_out(tmp_path: Path) -> None:
