@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -448,13 +449,11 @@ REAL = ["SmolLM2-135M-Instruct", "gpt2", "gptneox-20B", "qwen2.5"]
 @pytest.mark.shared
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("template", ["own", "none"])
-def test_user_text_is_text_with_real_tokenizers(shared, name, template):
+def test_user_text_is_text_with_real_tokenizers(shared, name, template, monkeypatch):
     tokenizer = _real(shared / "tokenizers" / name)
-    if template == "none":
-        tokenizer.chat_template = None
-    elif not tokenizer.chat_template:
-        tokenizer.chat_template = CHATML
-    strings = [s for s in hostile_strings(with_cnf(tokenizer)) if s.strip()]
+    own = tokenizer.chat_template or CHATML
+    monkeypatch.setattr(tokenizer, "chat_template", own if template == "own" else None)
+    strings = [s for s in hostile_strings(tokenizer) if s.strip()]
     check_user_text_is_text(tokenizer, [*strings[1:5], CNF_TOKEN])
 
 
@@ -463,7 +462,7 @@ def test_user_text_is_text_with_real_tokenizers(shared, name, template):
 def test_the_copy_agrees_with_the_real_tokenizer_where_nothing_is_hostile(shared, name):
     from grace.chat.plain import plain_tokenizer
 
-    tokenizer = with_cnf(_real(shared / "tokenizers" / name))
+    tokenizer = _real(shared / "tokenizers" / name)
     marker = hostile_strings(tokenizer)[-1]
     questions = (shared / "datasets/closedbook/trivia_qa/test.jsonl").read_text().splitlines()
     copy = plain_tokenizer(tokenizer)
@@ -473,7 +472,13 @@ def test_the_copy_agrees_with_the_real_tokenizer_where_nothing_is_hostile(shared
         assert ids == tokenizer.encode(f"{marker}user\n{text}{marker}\n", add_special_tokens=False)
 
 
+@functools.cache
 def _real(folder):
+    """A tokenizer with the token of the confidence; leave it as it is."""
+    return with_cnf(_read(folder))
+
+
+def _read(folder):
     import transformers
 
     if (folder / "tokenizer_config.json").exists():
@@ -497,7 +502,7 @@ def test_private_characters_make_no_copy_and_no_quadratic_search(tokenizer):
 
     with_cnf(tokenizer)
     copy = plain_tokenizer(tokenizer)
-    for text in ("\ue0f0" * 2**20, "\ue0f0\ue0f0", f"\ue0f0{'0' * 32}0\ue0f0"):
+    for text in ("\ue0f0" * 2**18, "\ue0f0\ue0f0", f"\ue0f0{'0' * 32}0\ue0f0"):
         encode_chat(tokenizer, chat_of(text))
         assert plain_tokenizer(tokenizer) is copy
 
@@ -532,17 +537,17 @@ def test_a_text_is_refused_early_only_if_it_exceeds_the_context(request, tokeniz
 
     if name != "tiny":
         tokenizer = _real(request.getfixturevalue("shared") / "tokenizers" / name)
-    tokenizer = with_cnf(tokenizer)
+    with_cnf(tokenizer)
     said = r"has over \d+ tokens, but the model's context is"
     texts = ["one two three ", "a", "7", "<CNF>", " ", "\n", "\ue0f0", "ab\u0301 \U0001f600", "x\t"]
     for text in texts:
-        long = text * (50_000 // len(text))
+        long = text * (20_000 // len(text))
         count = len(encode_text(tokenizer, long))
         refuse_longer(tokenizer, [long], count)
-        if count > 10_000:
+        if count > 4_000:
             with pytest.raises(ModelError, match=said):
                 limit = min(count, len(long)) // 5
-                refuse_longer(tokenizer, [long[:30_000], long[30_000:]], limit)
+                refuse_longer(tokenizer, [long[:12_000], long[12_000:]], limit)
 
 
 DEEPSEEK = (
@@ -626,7 +631,7 @@ def test_thoughts_keep_the_tokens_that_they_were_generated_with():
 def test_no_user_forges_an_added_marker_with_real_tokenizers(shared, name):
     from grace.chat import encode_chat
 
-    tokenizer = _real(shared / "tokenizers" / name)
+    tokenizer = _read(shared / "tokenizers" / name)
     tokenizer.add_tokens([AddedToken(m, special=False, normalized=False) for m in MARKERS])
     tokenizer.chat_template = DEEPSEEK.replace("bos_token", "''").replace("eos_token", "''")
     markers = {tokenizer.convert_tokens_to_ids(m) for m in MARKERS}

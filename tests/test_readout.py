@@ -1,5 +1,6 @@
 """The convex fit of the rows and the evidence, on made-up states."""
 
+import functools
 import tracemalloc
 
 import numpy as np
@@ -62,8 +63,14 @@ def fit(rows, head=None, groups=None):
     return fit_readout(lambda _: states, phi, right, groups, head or HeadShape(np.zeros(WIDTH)))
 
 
+@functools.cache
+def usual():
+    """The fit to `made_up()`."""
+    return fit(made_up())
+
+
 def test_the_rows_rate_unseen_answers_and_the_evidence_alone_less_well():
-    made, unseen = fit(made_up()), made_up(600, seed=1)
+    made, unseen = usual(), made_up(600, seed=1)
     right = [row[2] for row in unseen]
     assert metrics.auroc(rated(made, unseen), right) > 0.8
     assert metrics.ece(rated(made, unseen), right) < 0.06
@@ -97,7 +104,7 @@ def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_wi
     count = 800  # enough not to be drawn to the base rate
     rows = made_up(count)
     states, phi, right = inputs(rows)
-    made, groups = fit(rows), list(range(count))
+    made, groups = usual(), list(range(count))
     evidence = [phi[:, :-1], phi[:, -1:]]
     ours, alone = (
         fit_logistic(blocks, right, groups, free=True, nested=EVERY_FOLD)
@@ -113,14 +120,14 @@ def test_the_read_out_is_a_mean_of_the_fit_with_rows_and_of_100_answers_worth_wi
 
 
 def test_all_rows_are_far_below_the_others_where_states_share_a_direction():
-    made, unseen = fit(made_up()), made_up(300, seed=3)
+    made, unseen = usual(), made_up(300, seed=3)
     logits = np.concatenate([steps for steps, _, _ in unseen]) @ made.rows_ED.T
     assert logits.max() < -5
 
 
 def test_a_model_that_scales_its_logits_reads_the_same_confidence():
     rows, unseen = made_up(), made_up(50, seed=4)
-    plain = rated(fit(rows), unseen)
+    plain = rated(usual(), unseen)
     scaled = rated(fit(rows, HeadShape(np.zeros(WIDTH), scale=0.25)), unseen, scale=0.25)
     assert scaled == pytest.approx(plain, abs=1e-5)
 

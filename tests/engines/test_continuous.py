@@ -48,14 +48,14 @@ def assert_same(one: Any, other: Any, tolerance: float) -> None:
     [*((name, 24 * (place % 2)) for place, name in enumerate([*PURE, *tiny_models.HYBRIDS]))],
 )
 def test_every_row_is_what_it_is_alone_whatever_rows_come_and_go(name: str, lead: int) -> None:
-    engine = engine_of(name, batch_size=5)
+    engine = engine_of(name, batch_size=3)
     tolerance = 1e-4 if name in tiny_models.HYBRIDS else CLOSE
     start = tiny_models.prompts(engine.tokenizer, 4)[3][:lead]
-    prompts = [[*start, *own] for own in tiny_models.prompts(engine.tokenizer, 7)]
+    prompts = [[*start, *own] for own in tiny_models.prompts(engine.tokenizer, 5)]
     keys = [f"q{n}" for n in range(len(prompts))]
     together = dict(engine.generate(prompts, SAMPLING, keys=keys))
     lengths = {len(one.token_ids) for several in together.values() for one in several}
-    assert max(lengths) > 10 * (min(lengths) + 1), "answers of very different lengths"
+    assert max(lengths) > 6 * (min(lengths) + 1), "answers of very different lengths"
     engine.batch_size = 64
     backwards = dict(engine.generate(prompts[::-1], SAMPLING, keys=keys[::-1]))
     for place, prompt in enumerate(prompts):
