@@ -34,7 +34,6 @@ class Behaviour:
     raw_logits: bool = False
     parent: str | None = None  # of a LoRA
     root: str = "/somewhere"
-    says_model: str = ""  # in its answers
     context: int | None = 256
     max_chunk: int = 1  # steps per event of a stream
     step_s: float = 0.0
@@ -197,7 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(b": keep-alive\n\n")
         for number, part in enumerate(self._parts(body, behaviour)):
-            if behaviour.fails not in ("", "forgets", "longer") and number == behaviour.after:
+            if behaviour.fails not in ("", "forgets") and number == behaviour.after:
                 if behaviour.fails == "malformed":
                     self.wfile.write(b'data: {"choi\n\n')
                 if behaviour.fails == "error":
@@ -205,8 +204,7 @@ class Handler(BaseHTTPRequestHandler):
                 if behaviour.fails == "ends":
                     self.wfile.write(b"data: [DONE]\n\n")
                 return
-            says = {"model": behaviour.says_model} if behaviour.says_model else {}
-            self._event({"object": "text_completion", "choices": [{"index": 0, **part}], **says})
+            self._event({"object": "text_completion", "choices": [{"index": 0, **part}]})
         self._event({"object": "text_completion", "choices": [], "usage": {}})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -238,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         context, stops = list(body["prompt"]), {*self.server.eos, *body.get("stop_token_ids", ())}
         temperature = body["temperature"]
         draws = torch.Generator().manual_seed(body.get("seed") or 0)
-        longest = body["max_tokens"] + (8 if behaviour.fails == "longer" else 0)
+        longest = body["max_tokens"]
         allowed = _allowed(self.server, body)
         for number in range(longest):
             logits = self.server.logits(context)[-1]
@@ -266,7 +264,7 @@ class Handler(BaseHTTPRequestHandler):
             if allowed is not None:
                 allowed.take(token)
             last = "length" if number == longest - 1 else None
-            reason = "stop" if token in stops and behaviour.fails != "longer" else last
+            reason = "stop" if token in stops else last
             yield token, top[token], top, reason
             if reason:
                 return

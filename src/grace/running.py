@@ -137,7 +137,7 @@ def check_place(path: Path, *, new: bool = True) -> None:
 def check_names(settings: RunSettings) -> None:
     """Refuse an unknown model, engine, task, grader or estimator, and rows of one name."""
     from grace import plugins
-    from grace.engines.kinds import engine_class
+    from grace.engines.base import engine_class
     from grace.grading import grader_of
     from grace.pipeline.stages.score import estimator_of
     from grace.tasks import load_task

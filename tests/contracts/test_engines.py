@@ -23,8 +23,7 @@ from grace import plugins
 from grace.cli import main
 from grace.cnf import add_cnf, set_rows
 from grace.engines import Response, Sampling
-from grace.engines.base import ModelEngine, StepEngine
-from grace.engines.kinds import engine_class, load_engine
+from grace.engines.base import ModelEngine, StepEngine, engine_class, load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError
 from grace.export.gguf_weights import write_weights

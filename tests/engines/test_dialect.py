@@ -24,7 +24,6 @@ from grace.engines.http.upstream import Upstream, UpstreamError
 from grace.engines.reading import Reader
 
 EOS, CNF = 3, 320
-ROWS = 400
 
 
 def choice(tops: list[dict[int, float]], chosen: list[int], **more: Any) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def test_what_is_asked_leaves_nothing_to_the_server() -> None:
 
 def test_the_last_step_of_a_stop_ends_whatever_its_id() -> None:
     tops = [{7: 0.5, EOS: 0.1, CNF: 0.2}, {9: 0.5, EOS: 0.1, CNF: 0.2}]
-    steps = read_steps(choice(tops, [7, 9], finish_reason="stop"), ROWS, (EOS, CNF))
+    steps = read_steps(choice(tops, [7, 9], finish_reason="stop"), (EOS, CNF))
     assert [step.ends for step in steps] == [False, True]
     assert [step.token for step in steps] == [7, 9]
 
@@ -73,7 +72,7 @@ def test_a_token_that_is_named_by_its_text_alone_is_malformed() -> None:
     said = choice([{7: 0.5}], [7])
     said["logprobs"]["tokens"] = ["What"]
     with pytest.raises(UpstreamError, match="for 0 token ids"):
-        read_steps(said, ROWS, ())
+        read_steps(said, ())
 
 
 @pytest.mark.parametrize(
@@ -91,40 +90,25 @@ def test_a_token_that_is_named_by_its_text_alone_is_malformed() -> None:
 )
 def test_what_is_no_choice_is_malformed(wrong: dict[str, Any]) -> None:
     if wrong == {} or wrong.get("logprobs") == []:
-        assert read_steps(wrong, ROWS, ()) == []
+        assert read_steps(wrong, ()) == []
         return
     with pytest.raises(UpstreamError) as caught:
-        read_steps(wrong, ROWS, ())
+        read_steps(wrong, ())
     assert caught.value.why == "malformed"
 
 
-@pytest.mark.parametrize("token", [-1, 400, 10**30, 1.0, True, "7", None])
-def test_an_id_that_the_model_does_not_have_is_malformed(token: Any) -> None:
-    said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7], token_ids=[token])
-    with pytest.raises(UpstreamError, match="no token of the model") as caught:
-        read_steps(said, ROWS, (EOS, CNF))
-    assert caught.value.why == "malformed"
-
-
-def test_rows_beyond_the_tokenizer_are_tokens_of_a_padded_model() -> None:
-    said = choice([{400: 0.5, EOS: 0.1, CNF: 0.2}], [400])
-    assert read_steps(said, 408, (EOS, CNF))[0].token == 400
-    with pytest.raises(UpstreamError):
-        read_steps(said, 400, (EOS, CNF))
-
-
-@pytest.mark.parametrize("value", [0.5, 2, math.inf, math.nan, 10**400, True, "-1", None])
+@pytest.mark.parametrize("value", [0.5, 2, math.inf, math.nan, 10**400, "-1", None])
 @pytest.mark.parametrize("place", ["chosen", "listed", "prompt"])
 def test_what_is_no_log_probability_is_malformed(value: Any, place: str) -> None:
     said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7])
-    with pytest.raises(UpstreamError, match="no log-probability") as caught:
+    with pytest.raises(UpstreamError) as caught:
         if place == "prompt":
             prompt_logprobs({"prompt_logprobs": [{"5": {"logprob": value}}]}, [5], 1)
         elif place == "chosen":
             said["logprobs"]["token_logprobs"] = [value]
         else:
             said["logprobs"]["top_logprobs"][0][f"token_id:{CNF}"] = value
-        read_steps(said, ROWS, (EOS, CNF))
+        read_steps(said, (EOS, CNF))
     assert caught.value.why == "malformed"
 
 
@@ -132,7 +116,7 @@ def test_rounding_above_0_counts_as_0_and_a_huge_loss_as_none() -> None:
     said = choice([{7: 0.5, EOS: 0.1, CNF: 0.2}], [7])
     said["logprobs"]["token_logprobs"] = [1e-6]
     said["logprobs"]["top_logprobs"][0][f"token_id:{CNF}"] = -(10**400)
-    (step,) = read_steps(said, ROWS, (EOS, CNF))
+    (step,) = read_steps(said, (EOS, CNF))
     assert step.logprob == 0
     assert math.exp(step.logprobs[CNF]) == 0
 
@@ -215,19 +199,6 @@ def test_a_stream_that_is_none_says_why(canned: str, piece: bytes, why: str) -> 
     with pytest.raises(UpstreamError) as caught:
         streamed(canned, piece)
     assert caught.value.why == why
-
-
-def test_probabilities_that_sum_to_more_than_one_are_refused() -> None:
-    def choice(*probs: float) -> dict[str, Any]:
-        values = [math.log(p) for p in probs]
-        top = {f"token_id:{7 + at}": value for at, value in enumerate(values)}
-        listed = {"tokens": ["a"], "token_logprobs": values[:1], "top_logprobs": [top]}
-        return {"logprobs": listed, "token_ids": [7], "finish_reason": None}
-
-    assert len(read_steps(choice(0.6, 0.403), ROWS, (7, 8))) == 1  # rounded
-    for probs in ((0.6, 0.5), (1.0, 1.0, 1.0)):
-        with pytest.raises(UpstreamError, match="probabilities that sum to"):
-            read_steps(choice(*probs), ROWS, (7,))
 
 
 def test_a_long_line_in_many_pieces_and_comments_between_events_are_read() -> None:

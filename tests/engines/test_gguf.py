@@ -22,9 +22,9 @@ import tiny_gguf
 import tiny_models
 from grace.config import DataSettings, GraceSettings, ModelSettings, RunSettings
 from grace.engines import Sampling
+from grace.engines.base import load_engine
 from grace.engines.gguf import resolve_model
 from grace.engines.gguf.header import read_header
-from grace.engines.kinds import load_engine
 from grace.engines.local import loading
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError

@@ -9,7 +9,7 @@ import pytest
 
 import fake_vllm
 import vllm_models
-from grace.engines.kinds import load_engine, own_options
+from grace.engines.base import load_engine, own_options
 from grace.errors import ConfigError, GraceError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

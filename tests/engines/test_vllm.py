@@ -17,7 +17,7 @@ import fake_vllm
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.kinds import load_engine
+from grace.engines.base import load_engine
 from grace.engines.transformers import TransformersEngine
 from grace.engines.vllm import VllmEngine
 from grace.errors import ConfigError, ModelError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grace.engines import Sampling
-from grace.engines.kinds import load_engine
+from grace.engines.base import load_engine
 from grace.errors import ModelError
 from grace.records import is_whole
 

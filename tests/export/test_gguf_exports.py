@@ -21,8 +21,8 @@ import tiny_gguf
 import tiny_models
 from grace.cnf import TOKENS
 from grace.engines import Sampling
+from grace.engines.base import load_engine
 from grace.engines.gguf import resolve_model
-from grace.engines.kinds import load_engine
 from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError

@@ -186,16 +186,6 @@ def test_no_upstream_asks_a_client_to_wait_forever(proxy: Live, behaviour: Behav
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "3600")
 
 
-def test_chunks_of_another_model_are_refused(proxy: Live, behaviour: Behaviour) -> None:
-    body = {"model": NAME, "prompt": "a", "max_tokens": 2}
-    behaviour.says_model = "served"
-    assert proxy.post("/v1/completions", body)[0] == 200
-    behaviour.says_model = "another"
-    status, answer = proxy.post("/v1/completions", body)
-    assert (status, answer["error"]["code"]) == (502, "upstream_malformed")
-    assert "another model" in answer["error"]["message"]
-
-
 def test_an_upstream_that_restarts_with_other_weights_is_noticed(
     upstream: Server, proxy: Live, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ Prompts and responses are token ids.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -102,19 +102,9 @@ class Rating(NamedTuple):
     likelihoods: Mapping[str, tuple[float, float]] = {}
 
 
-class SampleStream(Protocol):
-    """Samples of one prompt; `tokens` counts all tokens generated, those of stopped samples too."""
-
-    tokens: int
-
-    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
-        """Yield (number, response) as each finishes; closing the generator stops the rest."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The settings with which an engine loads a model (see `grace.engines.kinds.load_engine`)."""
+    """The settings with which an engine loads a model (see `grace.engines.base.load_engine`)."""
 
     path: str | Path  # a directory or Hub id; for openai, the export that the server serves
     adapter: Path | None = None  # a directory; for vllm, an export with format vllm-lora

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
+from grace import plugins
 from grace.cnf import Readout
+from grace.config import key_values
 from grace.engines import (
     AT_ONCE,
     LAST,
@@ -21,25 +25,41 @@ from grace.engines import (
     Known,
     Opening,
     Rating,
-    SampleStream,
     Sampling,
 )
+from grace.engines.gguf import resolve_model
 from grace.engines.reading import NO_CNF, Reader, Scored, rated
-from grace.errors import DataError, ModelError
+from grace.errors import ConfigError, DataError, ModelError
 from grace.evidence import Evidence
 from grace.records import Response
+from grace.store import read_card
 
 Value = TypeVar("Value")
+
+
+class SampleStream(ABC):
+    """Samples of one prompt; `tokens` counts all tokens generated, those of stopped samples too."""
+
+    def __init__(self, engine: Any, prompt: Ids, sampling: Sampling, key: str) -> None:
+        check_contexts([prompt], engine.limit, sampling.max_new_tokens)
+        self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
+        self.tokens = 0
+
+    @abstractmethod
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
+        """Yield (number, response) as each finishes; closing the generator stops the rest."""
 
 
 class ModelEngine(Engine, ABC):
     """An engine that loads models itself: the class that a file of this folder names `ENGINE`.
 
-    `gives` is what it offers beyond samples and probabilities, `reader` tells how c is read, and
-    `limit` is the most tokens of a prompt with its response, None if there is no limit.
+    One of your own is named `module:NAME`. `gives` is what it offers beyond samples and
+    probabilities, `reader` tells how c is read, and `limit` is the most tokens of a prompt with its
+    response, None if there is no limit.
     """
 
     gives: ClassVar[frozenset[Capability]]
+    streams: ClassVar[type[SampleStream]]
     reader: Reader
     limit: int | None
     tokenizer: Any = None
@@ -58,9 +78,9 @@ class ModelEngine(Engine, ABC):
     def close(self) -> None:
         """Free the model, or close the connections to the server."""
 
-    @abstractmethod
     def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> SampleStream:
         """Return the samples of one prompt, which can be started one by one."""
+        return self.streams(self, prompt, sampling, key)
 
     @abstractmethod
     def plan(
@@ -222,3 +242,40 @@ def check_contexts(
             f"{which} has {longest} tokens{answer}, but the model's context is {limit}; shorten it"
             f"{fits}"
         )
+
+
+# --- an engine by its name
+
+COMMON = frozenset(field.name for field in dataclasses.fields(Opening))
+"""The settings of all engines."""
+
+
+def load_engine(kind: str, path: str | Path, **settings: Any) -> ModelEngine:
+    """Load a model into an engine, or connect to the server that runs it."""
+    named = {name: settings.pop(name) for name in COMMON & settings.keys()}
+    engine = engine_class(kind)
+    if "relay" not in engine.gives and read_card(Path(path)).get("format") == "gguf":
+        raise ModelError(
+            f"{path} holds a GGUF file for llama.cpp; serve it: llama-server -m {path}/model.gguf "
+            f"-ctk f32 -ctv f32, with `grace proxy {path} --upstream URL` in front; or export with "
+            "--format merged"
+        )
+    path = resolve_model(str(path), named.get("dtype", "auto"), named.get("device", "auto"))
+    return engine.open(Opening(path=path, **named, options=settings))
+
+
+def engine_class(kind: str) -> type[ModelEngine]:
+    """Return the class of an engine, without opening a model."""
+    engine: type[ModelEngine] = plugins.load("grace.engines", kind)
+    return engine
+
+
+def own_options(pairs: Iterable[str], where: str) -> dict[str, Any]:
+    """Return the `KEY=VALUE` pairs that are options of one engine."""
+    options = key_values(pairs, where)
+    if common := sorted((COMMON | {"kind"}) & options.keys()):
+        raise ConfigError(
+            f"{where} {common[0]!r} is a setting of every engine; use --model, --device, --dtype "
+            "or --set, e.g. model.dtype or sample.batch_size"
+        )
+    return options

@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -19,11 +19,11 @@ from typing import Any, ClassVar, TypeVar
 from grace.chat import with_date, with_thinking
 from grace.chat.saved import SavedTokenizer
 from grace.engines import Capability, Ids, Opening, Sampling
-from grace.engines.base import StepEngine, check_contexts
-from grace.engines.http.background import Background, Calls, in_order
+from grace.engines.base import SampleStream, StepEngine
+from grace.engines.http.background import Background, Calls, as_finished, in_order
 from grace.engines.http.dialect import Request
 from grace.engines.http.probing import probe
-from grace.engines.http.remote import Remote, RemoteStream, Served, seed_of
+from grace.engines.http.remote import Remote, Served, seed_of
 from grace.engines.http.upstream import Upstream, UpstreamError
 from grace.engines.reading import Reader, Scored, named_ends, named_rows, stop_ids
 from grace.errors import ConfigError, ModelError
@@ -34,10 +34,29 @@ Value = TypeVar("Value")
 OPTIONS = ("model", "api_key", "timeout_s", "retries", "max_in_flight")
 
 
+class RemoteStream(SampleStream):
+    """Samples of one prompt, a request each."""
+
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
+        """Sample these numbers side by side; closing the iterator ends the other requests."""
+        running = self._engine._calls.iterate(as_finished(map(self._sample, numbers)))
+        with closing(running):
+            yield from running
+
+    async def _sample(self, number: int) -> tuple[int, Response]:
+        seed = seed_of(self._sampling, self._key, number)
+        request = Request(self._prompt, self._sampling, seed, stream=True)
+        return number, await self._engine.remote.generation(request, self._count)
+
+    def _count(self, tokens: int) -> None:
+        self.tokens += tokens
+
+
 class OpenAIEngine(StepEngine):
     """Samples from a model on a server; `folder` has the export's tokenizer and JSON files."""
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"relay"})
+    streams = RemoteStream
 
     def __init__(
         self,
@@ -71,7 +90,7 @@ class OpenAIEngine(StepEngine):
         self._calls = Calls(self._background)
         try:
             self.remote: Remote = self._calls.run(
-                probe(self._upstream, self.reader, rows, self.tokenizer, card, model)
+                probe(self._upstream, self.reader, self.tokenizer, card, model)
             )
             self.served: Served = self.remote.served
             _refuse_other(self._upstream.url, self.served.root, place)
@@ -136,11 +155,6 @@ class OpenAIEngine(StepEngine):
         """Close all connections; the engine and its callers cannot be used afterwards."""
         self._calls.run(self._upstream.close())
         self._background.close()
-
-    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> RemoteStream:
-        """Return the samples of one prompt, which can be started one by one."""
-        check_contexts([prompt], self.limit, sampling.max_new_tokens)
-        return RemoteStream(self.remote, self._calls, prompt, sampling, key)
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling

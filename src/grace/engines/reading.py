@@ -390,10 +390,10 @@ def read(steps: Iterable[Step], reader: Reader, tokenizer: Any) -> Response:
         results.append(reader.result(step))
         if results[-1].ended:
             break
-    return response(results, reader, tokenizer)
+    return to_response(results, reader, tokenizer)
 
 
-def response(results: Sequence[StepResult], reader: Reader, tokenizer: Any) -> Response:
+def to_response(results: Sequence[StepResult], reader: Reader, tokenizer: Any) -> Response:
     """Return the response of some steps: without an end step it was cut, and has no confidence."""
     ended = bool(results) and results[-1].ended
     reads = reader.readout is not None

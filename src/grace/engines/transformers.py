@@ -25,6 +25,7 @@ class TransformersEngine(LocalScorer):
     """Samples from a model in this process, and scores responses (see `LocalScorer`)."""
 
     gives: ClassVar[frozenset[Capability]] = frozenset({"states", "training"})
+    streams = Stream
 
     @classmethod
     def load(
@@ -126,11 +127,6 @@ class TransformersEngine(LocalScorer):
             if found is None and batch.in_flight == 1:
                 raise out_of_memory(max(len(prompts[i]) for i in left) + sampling.max_new_tokens)
             most = batch.in_flight // 2
-
-    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> Stream:
-        """Return the samples of one prompt, which can be started one by one (see `Stream`)."""
-        check_contexts([prompt], self.limit, sampling.max_new_tokens)
-        return Stream(self, prompt, sampling, key)
 
     def batch(self, requests: Sequence[SampleRequest] = ()) -> ContinuousBatch:
         """Return samples to iterate over token by token; more may join (see `ContinuousBatch`)."""

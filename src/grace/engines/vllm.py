@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from grace import plugins
 from grace.engines import Capability, Ids, Opening, Sampling, seed_from
-from grace.engines.base import StepEngine, check_contexts
+from grace.engines.base import SampleStream, StepEngine
 from grace.engines.local.loading import load_tokenizer
 from grace.engines.reading import MOST_IDS, Reader, Scored, Step, check_rows, ids_in, read, stop_ids
 from grace.errors import ComputeError, ConfigError, ModelError, first_line
@@ -86,10 +86,38 @@ class Requests:
 BANNED = -100.0  # the lowest logit bias that vLLM accepts
 
 
+class VllmStream(SampleStream):
+    """Samples of one prompt, a request each."""
+
+    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
+        """Yield (number, response) as each finishes; closing the iterator aborts the others."""
+        engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
+        waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
+        drawn = {name: list[Step]() for name in waiting}
+        try:
+            while waiting:
+                for name, output in requests.wait(waiting):
+                    (sample,) = output.outputs
+                    steps = drawn[name]
+                    new = slice(len(steps), None)  # an output has all tokens so far
+                    steps += map(engine._step, sample.token_ids[new], sample.logprobs[new])
+                    if output.finished:
+                        generation = read(steps, reader, engine.tokenizer)
+                        self.tokens += len(generation.token_ids)
+                        yield waiting.pop(name), generation
+        finally:
+            self.tokens += sum(len(drawn[name]) for name in waiting)
+            requests.abort(waiting)
+
+    def _params(self, number: int) -> Any:
+        return self._engine._sampling_params(self._sampling, self._key, number, in_full=False)
+
+
 class VllmEngine(StepEngine):
     """Samples from a model that vLLM runs, and scores responses (see `StepEngine`)."""
 
     gives: ClassVar[frozenset[Capability]] = frozenset()
+    streams = VllmStream
 
     def __init__(
         self,
@@ -146,11 +174,6 @@ class VllmEngine(StepEngine):
         """Free the memory of vLLM for another model."""
         del self._requests
         gc.collect()
-
-    def stream(self, prompt: Ids, sampling: Sampling, key: str = "0") -> VllmStream:
-        """Return the samples of one prompt, which can be started one by one."""
-        check_contexts([prompt], self.limit, sampling.max_new_tokens)
-        return VllmStream(self, prompt, sampling, key)
 
     def _samples(
         self, prompts: Sequence[Ids], keys: Sequence[str], sampling: Sampling
@@ -225,37 +248,6 @@ class VllmEngine(StepEngine):
         """Return a step that chose a token, from vLLM's log-probabilities by id."""
         requested = {i: logprobs[i].logprob for i in self.reader.requested}
         return Step(token, logprobs[token].logprob, requested)
-
-
-class VllmStream:
-    """Samples of one prompt, a request each; `tokens` counts those of stopped samples, too."""
-
-    def __init__(self, engine: VllmEngine, prompt: Ids, sampling: Sampling, key: str) -> None:
-        self.tokens = 0
-        self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
-
-    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
-        """Yield (number, response) as each finishes; closing the iterator aborts the others."""
-        engine, reader, requests = self._engine, self._engine.reader, self._engine._requests
-        waiting = {requests.add(self._prompt, self._params(n)): n for n in numbers}
-        drawn = {name: list[Step]() for name in waiting}
-        try:
-            while waiting:
-                for name, output in requests.wait(waiting):
-                    (sample,) = output.outputs
-                    steps = drawn[name]
-                    new = slice(len(steps), None)  # an output has all tokens so far
-                    steps += map(engine._step, sample.token_ids[new], sample.logprobs[new])
-                    if output.finished:
-                        generation = read(steps, reader, engine.tokenizer)
-                        self.tokens += len(generation.token_ids)
-                        yield waiting.pop(name), generation
-        finally:
-            self.tokens += sum(len(drawn[name]) for name in waiting)
-            requests.abort(waiting)
-
-    def _params(self, number: int) -> Any:
-        return self._engine._sampling_params(self._sampling, self._key, number, in_full=False)
 
 
 def _params(

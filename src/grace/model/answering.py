@@ -17,7 +17,7 @@ from grace.errors import UserInputError
 from grace.evidence.familiar import HALF
 from grace.model import arguments
 from grace.model.arguments import Asked, AskOptions, Choices, VoteOptions
-from grace.model.calls import in_thread, rated
+from grace.model.calls import UNRATED, in_thread, rated
 from grace.model.rules import Answering, answering, drawing, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
@@ -317,8 +317,7 @@ class Model:
         The arguments and errors are those of `score`.
         """
         asked, written = self.encode_all(prompts, responses)
-        found = rated(self.engine.rated, asked, written, responses)
-        return [one or Rating(None, None, {}) for one in found]
+        return rated(self.engine.rated, asked, written, responses, blank=UNRATED)
 
     def trace(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[list[float]]:
         """Return the confidence along responses (arguments as for `score`), one list each.
@@ -331,7 +330,7 @@ class Model:
             ModelError: as for `score`, or the model was not trained with `grace.trace`.
         """
         asked, written = self.encode_all(prompts, responses)
-        return [found or [] for found in rated(self.engine.traces, asked, written, responses)]
+        return rated(self.engine.traces, asked, written, responses, blank=[])
 
     @functools.cached_property
     def trained_prompt(self) -> list[Message]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from grace.engines import Ids
+from grace.engines import Ids, Rating
 
 
 class Using(Protocol):
@@ -18,6 +18,7 @@ class Using(Protocol):
     engine: Any
 
 
+UNRATED = Rating(None, None, {})  # a response that says nothing
 Used = TypeVar("Used", bound=Using)
 Value = TypeVar("Value")
 
@@ -37,12 +38,13 @@ def rated(
     prompts: Sequence[Ids],
     responses: Sequence[Ids],
     texts: Sequence[str],
-) -> list[Value | None]:
-    """Return what `rate` gives the responses that say something, None for the blank ones."""
+    blank: Value,
+) -> list[Value]:
+    """Return what `rate` gives the responses that say something, and `blank` for the others."""
     rows = [row for row, text in enumerate(texts) if text.strip()]
     values = rate([prompts[row] for row in rows], [responses[row] for row in rows]) if rows else []
     found = dict(zip(rows, values, strict=True))
-    return [found.get(row) for row in range(len(texts))]
+    return [found.get(row, blank) for row in range(len(texts))]
 
 
 async def in_thread(

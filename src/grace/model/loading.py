@@ -49,7 +49,7 @@ def load(
         ModelError: there is no model at `path`, or it has no <CNF>.
         ConfigError: the engine is unknown or not installed, or grace.json names code to run.
     """
-    from grace.engines.kinds import load_engine
+    from grace.engines.base import load_engine
 
     if not isinstance(path, str | Path) or not str(path):
         raise ModelError("no model is named; give a run, a model directory or a Hub id")

@@ -145,7 +145,7 @@ def _loading(model: ModelSettings) -> dict[str, Any]:
 
 def load_sampler(settings: RunSettings, **more: Any) -> ModelEngine:
     """Return the engine that samples with these settings; its model need not have a confidence."""
-    from grace.engines.kinds import load_engine, own_options
+    from grace.engines.base import load_engine, own_options
 
     model = settings.model
     return load_engine(

@@ -21,7 +21,7 @@ from grace.records import to_json
 from grace.report import own_row
 from grace.server.errors import ApiError, as_api_error
 from grace.server.guard import Guard
-from grace.server.jobs.pending import ClientGone
+from grace.server.jobs.backends import ClientGone
 from grace.server.requests import ChatRequest, CompletionRequest, ScoreRequest
 from grace.server.responding import ResponseEvent, ResponseObject, ResponsesRequest
 from grace.server.schemas import (
@@ -83,7 +83,7 @@ def create_app(model: Model, settings: ServerSettings, path: Path) -> FastAPI:
     _add_models(app, service, _card(model, settings, path))
     _add_page(app)
     _add_errors(app)
-    app.state.end = service.pending.end
+    app.state.end = service.backend.end
     app.add_middleware(Guard, settings=settings, counters=service.counters)
     complete_document(
         app, protected=bool(settings.api_key), events=[CompletionChunk, ResponseEvent]

@@ -1,11 +1,14 @@
-"""The Prometheus metrics at `/metrics`."""
+"""The Prometheus metrics at `/metrics`, and the confidence in a span of OpenTelemetry."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from grace.server.jobs.completion import Ended
 from grace.server.jobs.queue import Finished
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
@@ -73,3 +76,31 @@ class Counters:
     def text(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
+
+
+# --- the span of a request, where something traces it: `opentelemetry-instrument grace serve ...`
+
+
+def trace_answer(ended: Ended, *, calibrated: bool) -> None:
+    """Note in the current span how a request's first choice has ended."""
+    tracing = _loaded()
+    if tracing is None or ended.choice != 0:
+        return
+    found = {
+        "confidence": ended.confidence,
+        "familiar": ended.familiar,
+        "calibrated": calibrated and not ended.by_other,
+        "fallback": ended.by_other or None,
+    }
+    told = {f"grace.{name}": value for name, value in found.items() if value is not None}
+    tracing.get_current_span().set_attributes(told)
+
+
+def send_traces() -> None:
+    """Send the spans that still wait, before the process ends."""
+    if (tracing := _loaded()) and hasattr(provider := tracing.get_tracer_provider(), "force_flush"):
+        provider.force_flush()
+
+
+def _loaded() -> Any:
+    return sys.modules.get("opentelemetry.trace")

@@ -13,13 +13,11 @@ from typing import Any
 
 from grace.engines import Rating
 from grace.records import CUT, EMPTY, to_json
-from grace.server.counters import Counters
+from grace.server.counters import Counters, trace_answer
 from grace.server.errors import ApiError, as_api_error
-from grace.server.jobs.backends import Voted
+from grace.server.jobs.backends import ClientGone, Voted
 from grace.server.jobs.completion import Ended, Piece, Token, Top
-from grace.server.jobs.pending import ClientGone
 from grace.server.jobs.queue import Finished
-from grace.server.tracing import trace_answer
 
 OTHER = "another model has answered, whose confidence is not known"
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import uvicorn
 
 from grace.errors import ConfigError
-from grace.server.tracing import send_traces
+from grace.server.counters import send_traces
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

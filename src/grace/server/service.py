@@ -21,7 +21,6 @@ from grace.server.errors import ApiError
 from grace.server.fallback import Fallback
 from grace.server.jobs.backends import Backend
 from grace.server.jobs.completion import Completion, CompletionParams, Ended
-from grace.server.jobs.pending import Pending
 from grace.server.jobs.queue import Finished, Job
 from grace.server.replies import Answer, Envelope, GraceFields, Json, Writer, rated, usage
 from grace.server.requests import ChatRequest, CompletionRequest, GraceOptions, ScoreRequest
@@ -46,7 +45,6 @@ class Service:
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         self.model, self.settings = model, settings
         self.backend = Backend(model, settings)
-        self.pending = Pending(self.backend, settings.timeout_s)
         encode_text(model.engine.tokenizer, "")  # copies the tokenizer now, not in a request
         self.counters = Counters(lambda: len(self.backend.queue.waiting))
         self._fallback: Fallback | None = None
@@ -55,7 +53,7 @@ class Service:
 
     async def close(self) -> None:
         """Take no more jobs, end those that run, and close connections."""
-        self.pending.close()
+        self.backend.close()
         if self._fallback is not None:
             await self._fallback.close()
 
@@ -125,7 +123,7 @@ class Service:
             except UserInputError as error:
                 raise _refused(f"input[{index}]", f"input[{index}]: {error}") from error
         job = self.backend.rating(prompts, [item.response for item in body.input])
-        async with aclosing(self.pending.events(job, request)) as arriving:
+        async with aclosing(self.backend.events(job, request)) as arriving:
             finished: Finished = await anext(arriving)
         self.counters.count_tokens(finished)
         data = []
@@ -292,7 +290,7 @@ class Service:
     ) -> Response:
         """Answer whole or by a stream, whose first event comes first: an error keeps its status."""
         answer = Answer(envelope, self.counters, grace_fields, writer)
-        arriving = self.pending.events(job, request)
+        arriving = self.backend.events(job, request)
         if self._fallback is not None and isinstance(body, ChatRequest) and body.n == 1:
             arriving = self._fallback.events(arriving, body, self._to_others(body))
         if not body.stream:

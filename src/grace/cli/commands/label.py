@@ -115,7 +115,7 @@ def label(
 
     An interrupted command resumes when you repeat it.
     """
-    from grace.engines.kinds import engine_class, own_options
+    from grace.engines.base import engine_class, own_options
     from grace.model.loading import adapter_folder, backbone
     from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all
@@ -211,7 +211,7 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
 
 def _features(names: list[str], engine: str) -> tuple[Any, ...]:
     """Return the names of the hidden states to store, each once."""
-    from grace.engines.kinds import engine_class
+    from grace.engines.base import engine_class
 
     unknown = [name for name in names if name not in ("mean", "last")]
     if unknown:

@@ -24,7 +24,6 @@ KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # 
 async def probe(
     upstream: Upstream,
     reader: Reader,
-    rows: int,
     tokenizer: Any,
     card: Json,
     model: str | None = None,
@@ -41,7 +40,7 @@ async def probe(
         root=str(described.get("root") or ""),
         rows=described.get("n_vocab", 0),
     )
-    remote = kind(upstream, tokenizer, rows, reader, served)
+    remote = kind(upstream, tokenizer, reader, served)
     if served.rows and any(token >= served.rows for token in reader.requested):
         raise ModelError(_no_row(reader, f"it has {served.rows}"))
     if kind is SGLang:

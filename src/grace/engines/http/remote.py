@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, ClassVar
 
 from grace.engines import Ids, Rating, Sampling, seed_from
-from grace.engines.http.background import Calls, as_finished, in_order
+from grace.engines.http.background import in_order
 from grace.engines.http.dialect import (
     Request,
     listing,
@@ -26,6 +26,7 @@ from grace.records import Response
 
 CHECK_S = 60.0  # seconds between two looks whether the server has other weights
 LEEWAY = 0.25  # tolerance of a log-probability, plus 2% of it: the error of half precision
+GREEDY = Sampling(max_new_tokens=1)  # the next token
 AHEAD = 16  # requests in flight for the tokens of one response
 
 
@@ -85,7 +86,6 @@ class Remote:
 
     upstream: Upstream
     tokenizer: Any
-    rows: int
     reader: Reader
     served: Served
     identity: Identity | None = None
@@ -107,10 +107,6 @@ class Remote:
             async for part in parts:
                 if steps := self._read(part, seen, requested):
                     seen += len(steps)
-                    if seen > request.sampling.max_new_tokens:
-                        raise UpstreamError(
-                            "the upstream sent more tokens than asked for", "malformed"
-                        )
                     yield steps
         if seen < request.sampling.max_new_tokens:  # whoever reads closes this at an end token
             raise UpstreamError("the upstream stopped within an answer", "broken")
@@ -177,15 +173,7 @@ class Remote:
 
     def _one_more(self, context: Ids, ids: Ids) -> Json:
         """Return the body of a request for the most probable next token."""
-        return {
-            "model": self.served.model,
-            "prompt": list(context),
-            "max_tokens": 1,
-            "temperature": 0.0,
-            "return_tokens_as_token_ids": True,
-            "return_token_ids": True,
-            **listing(ids),
-        }
+        return self._body(Request(context, GREEDY)) | listing(ids)
 
     def _body(self, request: Request) -> Json:
         return sample_body(self.served.model, self.reader, request)
@@ -198,32 +186,7 @@ class Remote:
 
     def _read(self, answer: Json, seen: int, requested: Ids) -> list[Step]:
         """Return the steps of an answer, or of a part that follows `seen` steps."""
-        return read_steps(answer, self.rows, requested)
-
-
-class RemoteStream:
-    """Samples of one prompt, a request each; `tokens` counts those of stopped samples, too."""
-
-    def __init__(
-        self, remote: Remote, calls: Calls, prompt: Ids, sampling: Sampling, key: str
-    ) -> None:
-        self.tokens = 0
-        self._remote, self._calls, self._prompt = remote, calls, prompt
-        self._sampling, self._key = sampling, key
-
-    def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
-        """Sample these numbers side by side; closing the iterator ends the other requests."""
-        running = self._calls.iterate(as_finished(map(self._sample, numbers)))
-        with closing(running):
-            yield from running
-
-    async def _sample(self, number: int) -> tuple[int, Response]:
-        seed = seed_of(self._sampling, self._key, number)
-        request = Request(self._prompt, self._sampling, seed, stream=True)
-        return number, await self._remote.generation(request, self._count)
-
-    def _count(self, tokens: int) -> None:
-        self.tokens += tokens
+        return read_steps(answer, requested)
 
 
 def seed_of(sampling: Sampling, key: str, number: int) -> int:

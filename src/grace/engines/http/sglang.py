@@ -12,13 +12,12 @@ import math
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
-from grace.engines import Ids, Sampling
-from grace.engines.http.dialect import Request, checked, checked_steps, number, only
-from grace.engines.http.remote import Remote
+from grace.engines import Ids
+from grace.engines.http.dialect import Request, checked_steps, number, only
+from grace.engines.http.remote import GREEDY, Remote
 from grace.engines.http.upstream import Json, parsing
 from grace.engines.reading import Step
 
-GREEDY = Sampling(max_new_tokens=1)
 BIAS = -30.0  # never drawn in practice, while float32 still has 1e-5 of precision
 
 
@@ -83,11 +82,7 @@ class SGLang(Remote):
             if new < 0 or not len(drawn) == len(listed) == new:
                 raise ValueError(f"{len(drawn)} and {len(listed)} lists for {new} tokens")
             steps = [
-                Step(
-                    checked(token, self.rows),
-                    number(logprob),
-                    {checked(i, self.rows): number(value) for value, i, _ in others or ()},
-                )
+                Step(token, number(logprob), {i: number(value) for value, i, _ in others or ()})
                 for (logprob, token, _), others in zip(drawn, listed, strict=True)
             ]
             reason = (meta.get("finish_reason") or {}).get("type")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +15,8 @@ from itertools import count
 
 import torch
 
-from grace.engines import Ids, Sampling
+from grace.engines import Sampling
+from grace.engines.base import SampleStream
 from grace.engines.local.batching import group, memory_for
 from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, SampleRequest, results
 from grace.engines.local.forward import Prefix
@@ -208,13 +210,8 @@ class ContinuousBatch:
         return Batch.of(read, requests, numbers, steps=longest, readings=readings + known)
 
 
-class Stream:
-    """Samples of one prompt, prefilled once; `tokens` counts those of stopped samples, too."""
-
-    def __init__(self, engine: LocalScorer, prompt: Ids, sampling: Sampling, key: str) -> None:
-        self.tokens = 0
-        self._engine, self._prompt, self._sampling, self._key = engine, prompt, sampling, key
-        self._prefilled: Prefilled | None = None
+class Stream(SampleStream):
+    """Samples of one prompt, prefilled once."""
 
     def start(self, numbers: range) -> Generator[tuple[int, Response], None, None]:
         """Yield (number, response) as each finishes, as `generate` returns it for the same key."""
@@ -243,7 +240,8 @@ class Stream:
     @torch.inference_mode()
     def _prefill(self) -> Prefilled:
         """Return a copy of the prefilled prompt, since sampling writes into its KV cache."""
-        if self._prefilled is None:
-            engine = self._engine
-            self._prefilled = Prefilled.read(engine.forward, [self._prompt], engine.device)
         return copy.deepcopy(self._prefilled)
+
+    @functools.cached_property
+    def _prefilled(self) -> Prefilled:
+        return Prefilled.read(self._engine.forward, [self._prompt], self._engine.device)

@@ -29,7 +29,7 @@ from grace.cnf import log1mexp
 from grace.engines import Ids, Sampling, seed_from
 from grace.engines.local.cache import regroup
 from grace.engines.local.forward import Forward, begin, numbers
-from grace.engines.reading import Reader, StepResult, response
+from grace.engines.reading import Reader, StepResult, to_response
 from grace.engines.structured import Allowed
 from grace.records import Response
 
@@ -279,7 +279,7 @@ def generations(
         results = [StepResult(row, token, p, read, end, False) for token, p, read, end in steps]
         if ended[row]:
             results[-1] = results[-1]._replace(ended=True)
-        responses.append(response(results, reader, tokenizer))
+        responses.append(to_response(results, reader, tokenizer))
     return responses
 
 

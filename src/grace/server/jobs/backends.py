@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from starlette.requests import Request as HttpRequest
+
 from grace.chat import pieces, refuse_longer
-from grace.engines import Rating
 from grace.engines.http.background import as_finished
 from grace.engines.http.dialect import Request
 from grace.engines.http.remote import seed_of
-from grace.engines.reading import LOWEST
+from grace.engines.reading import LOWEST, StepResult, to_response
 from grace.engines.structured import Forms
-from grace.model.calls import for_caller, rated
+from grace.model.calls import UNRATED, for_caller, rated
 from grace.records import Message, Vote, to_json
+from grace.server.errors import ApiError, as_api_error, shutting_down
 from grace.server.jobs.completion import (
     SHORT,
     Choice,
@@ -29,25 +33,36 @@ from grace.server.jobs.completion import (
     Top,
     name_of,
 )
-from grace.server.jobs.queue import Cancelled, Finished, Job, Queue, Together
+from grace.server.jobs.queue import Cancelled, Emit, Failed, Finished, Job, Queue, Together
 from grace.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
+LONG = 2**15  # bytes of a body; longer ones are prepared one at a time and hold up no others
 LANES = 4  # batches that take turns on a model in this process
 SMALL = 8  # a job is small up to the work of 1/SMALL of the largest batch
 
 
+class ClientGone(Exception):
+    """The client has closed the connection."""
+
+
 class Backend:
-    """Makes the jobs of requests for a model here or upstream, and has the queue that runs them."""
+    """Makes the jobs of requests for a model here or upstream, and waits while a queue runs them.
+
+    Their texts are tokenised while the model computes.
+    """
 
     def __init__(self, model: Model, settings: ServerSettings) -> None:
         engine: Any = model.engine
         self._model, self._engine, self._timeout_s = model, engine, settings.timeout_s
         self._is_upstream = "relay" in engine.gives
         self._draw: Callable[[Together], None]
+        self._short = ThreadPoolExecutor(2, "grace-text")
+        self._long = ThreadPoolExecutor(1, "grace-long-text")
+        self._waiting: set[Emit] = set()
         draws_here = not self._is_upstream or engine.remote.draws_here
         self._forms = Forms(engine.tokenizer, engine.reader) if draws_here else None
         waiting = settings.max_waiting
@@ -90,6 +105,68 @@ class Backend:
     def _for_caller(self) -> tuple[Model, Callable[[], None]]:
         return for_caller(self._model, time.monotonic() + self._timeout_s)
 
+    def end(self) -> None:
+        """Tell all waiting requests that the server is shutting down."""
+        for emit in list(self._waiting):
+            emit(Failed(shutting_down()))
+
+    def close(self) -> None:
+        """Take no more jobs, and end those that run."""
+        for threads in (self._short, self._long):
+            threads.shutdown(wait=False, cancel_futures=True)
+        self.queue.close()
+
+    async def events(self, job: Job, request: HttpRequest) -> AsyncGenerator[Any, None]:
+        """Queue a job and yield its events, the last one a `Finished`; closing cancels the job."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
+
+        def emit(event: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrived.put_nowait, event)
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            arrived.put_nowait(Failed(ClientGone()))
+
+        job.emit = emit
+        lane = self._long if len(await request.body()) > LONG else self._short
+        timer = loop.call_later(self._timeout_s, arrived.put_nowait, Failed(self._too_slow()))
+        tasks = [asyncio.ensure_future(watch()), asyncio.ensure_future(self._start(job, lane))]
+        self._waiting.add(emit)
+        event = None
+        try:
+            while True:
+                event = await arrived.get()
+                if isinstance(event, Failed):
+                    gone = isinstance(event.error, ClientGone)
+                    raise event.error if gone else as_api_error(event.error)
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            del event  # an error that is raised here would hold itself by this frame
+            self._waiting.discard(emit)
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
+            job.cancel()
+
+    async def _start(self, job: Job, lane: ThreadPoolExecutor) -> None:
+        """Prepare a job and queue it; if it cannot be done, say so in its last event."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(lane, job.prepare)
+            self.queue.submit(job)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # not even a SystemExit may end the server
+            job.emit(Failed(error))
+
+    def _too_slow(self) -> ApiError:
+        text = f"not done after {self._timeout_s:g} s; ask for fewer tokens or samples"
+        return ApiError(504, text, code="timeout")
+
 
 def draw(together: Together) -> None:
     """Draw the samples of requests side by side from a model in this process, as they arrive."""
@@ -125,9 +202,9 @@ def draw(together: Together) -> None:
             best = batch.most_probable(result.row, choice.top) if choice.top else []
             if not choice.add(result, _named(engine, best)):
                 over.append(result.row)
-        for row, response in zip(over, batch.responses(over), strict=True):
+        for row, made in zip(over, batch.responses(over), strict=True):
             choice = choices.pop(row)
-            choice.close(response.confidence)
+            choice.close(made)
             if choice.to_rate is not None:
                 choice.end_rated(*engine.rated([choice.prompt], [choice.to_rate]))
         join()
@@ -170,11 +247,16 @@ async def _relay(
     seed = seed_of(params.sampling, key, number) if params.key is None else None
     schema = params.form.schema if params.form and choice.allowed is None else None
     request = Request(choice.prompt, params.sampling, seed, True, schema, choice.allowed)
+    results, goes_on = list[StepResult](), True
     async with aclosing(engine.remote.steps(request)) as arriving:
         async for steps in arriving:
-            if not all(choice.add(engine.reader.result(step), ()) for step in steps):
+            for result in map(engine.reader.result, steps):
+                results.append(result)
+                if not (goes_on := choice.add(result, ())):
+                    break
+            if not goes_on:
                 break
-    choice.close(None)
+    choice.close(to_response(results, engine.reader, engine.tokenizer))
     if choice.to_rate is not None:
         choice.end_rated(await engine.remote.rated(choice.prompt, choice.to_rate))
 
@@ -256,6 +338,5 @@ class RatingJob(Job):
         """Rate all responses."""
         if self.cancelled.is_set():
             raise Cancelled
-        found = rated(self._model.engine.rated, *self._encoded, self._responses)
-        values = [one or Rating(None, None, {}) for one in found]
-        self.emit(Finished(self.work, 0, values))
+        found = rated(self._model.engine.rated, *self._encoded, self._responses, blank=UNRATED)
+        self.emit(Finished(self.work, 0, found))

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple, cast
 
 from grace.chat import Detokenizer, encode_text
 from grace.cnf import CNF_TOKEN
-from grace.engines import Rating, Sampling
+from grace.engines import Ids, Rating, Sampling
 from grace.engines.base import ModelEngine, check_contexts
-from grace.engines.reading import LOWEST, StepResult, log_of, rate_fields
+from grace.engines.reading import LOWEST, StepResult, log_of
 from grace.engines.structured import Allowed, Form, FormError, Forms
 from grace.errors import GraceError
-from grace.evidence import Reading, Running
-from grace.records import FieldValue
+from grace.evidence import Running
+from grace.records import FieldValue, Response
 from grace.server.jobs.queue import Failed, Finished, Job, Together
 
 Top = tuple[tuple[str, float], ...]
@@ -144,7 +144,7 @@ class Completion(Job):
 
 
 class Choice:
-    """One choice while it grows.
+    """One choice while it grows: `add` each step until it returns False, then `close` it.
 
     `to_rate` is set once a choice has ended without c, as a stop string has cut it or the job rates
     it later: the token ids to rate. Pass what is known of them to `end_rated`.
@@ -155,9 +155,6 @@ class Choice:
         self.top = job.params.top
         self.to_rate: list[int] | None = None
         self.allowed = None if job.allowed is None else job.allowed.begin()
-        self._written: list[int] = []
-        self._readings: list[Reading] = []
-        self._logprobs: list[float] = []
         self._job, self._number, self._engine = job, number, job.engine
         self._detokenizer, self._stops = Detokenizer(job.engine.tokenizer), Stops(job.params.stop)
         self._lists_c = job.engine.readout is not None and job.engine.readout.cnf is not None
@@ -165,7 +162,6 @@ class Choice:
         self._running = Running(job.engine.evidence)
         self._text = ""
         self._start = self._offset = 0
-        self._first_c = 0.0  # c at the first step
         self._end: StepResult | None = None
         self._end_top: Top = ()
         self._held: Piece | None = None
@@ -183,10 +179,6 @@ class Choice:
         if self._over or self._end is not None:
             return False
         self._running.read(result.readings, result.end)
-        self._readings.append(result.readings)
-        at_prompt = self._engine.read_at == "prompt"
-        if at_prompt and not self._tokens_drawn:
-            self._first_c = self._running.at_end()
         if result.ended:
             self._end, self._end_top = result, top
             if self.allowed is not None:
@@ -195,13 +187,8 @@ class Choice:
                 except FormError as error:
                     self._over = True
                     self._job.fail(error)
-                    return False
-            if self._engine.read_at != "feed":  # else c takes one more pass; the engine knows it
-                self.close(self._first_c if at_prompt else self._running.at_end())
             return False
         self._tokens_drawn += 1
-        self._written.append(result.token)
-        self._logprobs.append(result.logprob)
         so_far = None if self._job.rates_later else self._running.so_far()
         self._running.add(result.logprob)
         tokens = self._tokens(result, top, so_far)
@@ -211,12 +198,11 @@ class Choice:
         self._show(shown.text, tokens, so_far if traced else None)
         if shown.stopped:
             self._cut()
-        elif self._tokens_drawn >= self._job.params.sampling.max_new_tokens:
-            self.close(None)
-        return not self._over and self.to_rate is None
+        whole = self._tokens_drawn >= self._job.params.sampling.max_new_tokens
+        return not (self._over or whole or self.to_rate is not None)
 
-    def close(self, confidence: float | None) -> None:
-        """End the choice where the model ended it, or at its maximum length."""
+    def close(self, response: Response | None) -> None:
+        """End the choice as its response has ended; None: without a token."""
         if self._over or self.to_rate is not None:
             return
         shown = self._read(self._detokenizer.rest(), last=True)
@@ -225,14 +211,14 @@ class Choice:
             self._cut()
         elif self._end is None:
             self._show(shown.text)
-            self._finish("length", None)
-        elif self._job.rates_later:
+            self._finish("length", None if self._job.rates_later else response)
+        elif response is not None and self._job.rates_later:
             self._show(shown.text)
-            self._cut(self._written)
+            self._cut(response.token_ids)
         else:
-            c = confidence if (self._text + shown.text).strip() else None
+            c = None if response is None else response.confidence
             self._show(shown.text, self._tokens(self._end, self._end_top, c))
-            self._finish("stop", c)
+            self._finish("stop", response)
 
     def end_rated(self, rated: Rating) -> None:
         """End the choice before a stop string, with the confidence of the text before it."""
@@ -241,35 +227,28 @@ class Choice:
         if self.top is not None and self._lists_c:
             place = self._start + len(self._text)
             self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(c)),), place),))
-        self._finish("stop", c, rated.fields)
+        self._finish("stop", rated)
 
     def _read(self, text: str, *, last: bool = False) -> Shown:
         self._offset += len(text)
         return self._stops.add(text, last=last)
 
-    def _cut(self, tokens: list[int] | None = None) -> None:
+    def _cut(self, tokens: Ids = ()) -> None:
         if self._text.strip():
-            self.to_rate = tokens or encode_text(self._engine.tokenizer, self._text)
+            self.to_rate = [*tokens] or encode_text(self._engine.tokenizer, self._text)
         else:
             self._finish("stop", None)
 
-    def _finish(
-        self,
-        reason: Literal["stop", "length"],
-        confidence: float | None,
-        fields: Mapping[str, FieldValue] | None = None,
-    ) -> None:
+    def _finish(self, reason: Literal["stop", "length"], found: Response | Rating | None) -> None:
         self._over = True
-        if fields is None and not self._job.rates_later:
-            read, evidence = self._readings, self._engine.evidence
-            tokenizer = self._engine.tokenizer
-            fields = rate_fields(tokenizer, self._written, self._logprobs, read, evidence)
         if self._held is not None:
             self._job.show(self._held)
-        tokens = self._tokens_drawn + (self._end is not None)
-        familiar = None if confidence is None else self._running.familiar
-        ended = Ended(self._number, reason, confidence, familiar, fields=fields or {})
-        self._job.end(ended, tokens)
+        ended = Ended(self._number, reason, None)
+        if found is not None:
+            c, fields = found.confidence, found.fields
+            familiar = None if c is None else found.familiar
+            ended = ended._replace(confidence=c, familiar=familiar, fields=fields)
+        self._job.end(ended, self._tokens_drawn + (self._end is not None))
 
     def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
         """Show new text; with tokens, the last waits, as some clients drop chunks without text."""

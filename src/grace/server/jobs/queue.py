@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from grace.engines.http.upstream import UpstreamError
 from grace.errors import ComputeError, GraceError
-from grace.server.errors import ApiError
+from grace.server.errors import ApiError, shutting_down
 
 log = logging.getLogger(__name__)
 SHARE = 6  # small jobs get the model for this many times as long as the large ones beside them
@@ -156,7 +156,7 @@ class Queue:
         """Queue a job."""
         with self._changed:
             if self._closed:
-                raise ApiError(503, "the server is shutting down; try another one")
+                raise shutting_down()
             self._forget_cancelled()
             free = self._most - len(self._running) if self._model is None else 0
             if len(self.waiting) >= self._max_waiting + free:
@@ -178,10 +178,12 @@ class Queue:
     def _work(self, number: int) -> None:
         while together := self._take(number):
             try:
-                share = SHARE if together.small else 1
-                with self._model_lock(share) if self._model_lock else contextlib.nullcontext():
-                    self._stepped = time.monotonic()
+                if self._model_lock is None:
                     self._run(together)
+                    continue
+                with self._model_lock(SHARE if together.small else 1) as pass_on:
+                    self._stepped = time.monotonic()
+                    self._run(together, pass_on)
             finally:
                 del together  # what they hold is not kept until the next ones
                 with self._changed:
@@ -242,10 +244,10 @@ class Queue:
         """Return what jobs that run together have in common; one without a group runs alone."""
         return id(job) if job.group is None else (job.group, self._is_small(job))
 
-    def _run(self, together: Together) -> None:
+    def _run(self, together: Together, pass_on: Callable[[], None] | None = None) -> None:
         """Run jobs; if that fails, those of which nothing was shown wait to be run alone."""
         try:
-            with self._between_steps(together):
+            with self._between_steps(together, pass_on) if pass_on else contextlib.nullcontext():
                 together.jobs[0].run(together)
         except (Cancelled, CancelledError):
             return
@@ -268,12 +270,9 @@ class Queue:
                 self.waiting = [*again, *self.waiting]
 
     @contextlib.contextmanager
-    def _between_steps(self, together: Together) -> Iterator[None]:
+    def _between_steps(self, together: Together, pass_on: Callable[[], None]) -> Iterator[None]:
         """Before each forward pass let other threads go first; stop if all jobs are cancelled."""
-        if self._model_lock is None:
-            yield
-            return
-        thread, lock = threading.get_ident(), self._model_lock
+        thread = threading.get_ident()
 
         def check(*_: Any) -> None:
             if threading.get_ident() != thread:
@@ -281,7 +280,7 @@ class Queue:
             self._stepped = time.monotonic()
             if all(job.cancelled.is_set() for job in together.jobs):
                 raise Cancelled
-            lock.pass_on()
+            pass_on()
 
         hook = self._model.register_forward_pre_hook(check)
         try:
@@ -305,45 +304,35 @@ class FairLock:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._holder: Turn | None = None
-        self._active: list[Turn] = []  # in the order of asking
+        self._holder: int | None = None
+        self._since = 0.0
+        self._spent: dict[int, float] = {}  # by thread, divided by its share
 
     @contextlib.contextmanager
-    def __call__(self, share: int) -> Iterator[None]:
-        """Hold the lock, but for what `pass_on` gives away."""
-        turn = Turn(share)
-        with self._changed:
-            turn.spent = min((other.spent for other in self._active), default=0.0)
-            self._active.append(turn)
-            self._wait(turn)
-        try:
-            yield
-        finally:
+    def __call__(self, share: int) -> Iterator[Callable[[], None]]:
+        """Hold the lock; what it yields lets those go first who have had less time."""
+        mine = threading.get_ident()
+
+        def take() -> None:
+            while self._holder or min(self._spent, key=self._spent.__getitem__) != mine:
+                self._changed.wait()
+            self._holder, self._since = mine, time.monotonic()
+
+        def pass_on() -> None:
             with self._changed:
-                self._active.remove(turn)
+                spent = self._spent.pop(mine)  # goes last among equals
+                self._spent[mine] = spent + (time.monotonic() - self._since) / share
                 self._holder = None
                 self._changed.notify_all()
+                take()
 
-    def pass_on(self) -> None:
-        """Let those go first who have had less time, then go on."""
         with self._changed:
-            turn = self._holder
-            assert turn is not None  # this thread's
-            turn.spent += (time.monotonic() - turn.since) / turn.share
-            self._active.remove(turn)  # goes last among equals
-            self._active.append(turn)
-            self._holder = None
-            self._changed.notify_all()
-            self._wait(turn)
-
-    def _wait(self, turn: Turn) -> None:
-        while self._holder or min(self._active, key=lambda other: other.spent) is not turn:
-            self._changed.wait()
-        self._holder, turn.since = turn, time.monotonic()
-
-
-class Turn:
-    """The time that a batch has had, divided by its share."""
-
-    def __init__(self, share: int) -> None:
-        self.share, self.spent, self.since = share, 0.0, 0.0
+            self._spent[mine] = min(self._spent.values(), default=0.0)
+            take()
+        try:
+            yield pass_on
+        finally:
+            with self._changed:
+                del self._spent[mine]
+                self._holder = None
+                self._changed.notify_all()
