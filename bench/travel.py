@@ -57,9 +57,10 @@ def main() -> None:
     for start in range(0, given.answers, AT_ONCE):
         for name in names:
             file = given.out / f"{name}.{start:05d}.npz"
-            if not file.exists():
+            lines = (given.data / f"{name}.jsonl").read_text().splitlines()
+            if not file.exists() and len(lines) > start + SHOTS:
                 engine = engine or _load(given.model)
-                _collect(engine, given.data / f"{name}.jsonl", file, start)
+                _collect(engine, [json.loads(line) for line in lines], file, start)
     sources = {name: _stored(given.out, name) for name in names}
     if given.in_domain:
         for seed in range(given.seeds):
@@ -79,16 +80,16 @@ def _load(model: str) -> Any:
     return TransformersEngine.load(resolve_model(model), stop=["\n"])
 
 
-def _collect(engine: Any, data: Path, file: Path, start: int) -> None:
+def _collect(engine: Any, rows: list[dict[str, Any]], file: Path, start: int) -> None:
     """Let the model answer 100 questions, and store what is read of each answer that ended."""
     from grace.chat import encode_chat
     from grace.engines.local.layers import candidates
 
-    rows = [json.loads(line) for line in data.read_text().splitlines()]
     shots = [row for row in rows if len(row["answers"][0]) < 40][:SHOTS]
     asked = [row for row in rows if row not in shots][start : start + AT_ONCE]
-    shown = "".join(f"{_text(row, data)} {row['answers'][0]}\n" for row in shots)
-    texts = [f"{shown}{_text(row, data)}" for row in asked]
+    name = file.name.split(".")[0]
+    shown = "".join(f"{_text(row, name)} {row['answers'][0]}\n" for row in shots)
+    texts = [f"{shown}{_text(row, name)}" for row in asked]
     chats: list[Message] = [{"role": "text", "content": text} for text in texts]
     prompts = [encode_chat(engine.tokenizer, [chat]) for chat in chats]
     drawn = dict(engine.generate(prompts, Sampling(max_new_tokens=32)))
@@ -112,12 +113,12 @@ def _collect(engine: Any, data: Path, file: Path, start: int) -> None:
     np.savez(part, info=json.dumps(info), **arrays)
     part.rename(file)
     right = sum(one["right"] for one in info)
-    print(f"{file.stem}: {len(ended)} of {len(asked)} answers ended, {right} right", flush=True)
+    print(f"{name} {start}: {len(ended)} of {len(asked)} answers ended, {right} right", flush=True)
 
 
-def _text(row: dict[str, Any], data: Path) -> str:
+def _text(row: dict[str, Any], source: str) -> str:
     """Return a question as the model reads it; `qa_wikidata` has sentences to complete."""
-    if data.stem == "qa_wikidata":
+    if source == "qa_wikidata":
         return str(row["question"])
     options = f" Options: {'; '.join(row['choices'])}." if row.get("choices") else ""
     return f"Q: {row['question']}{options}\nA:"

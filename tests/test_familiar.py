@@ -12,6 +12,7 @@ from grace.evidence import FEATURES, Evidence, Running, along, confidence, featu
 from grace.evidence.familiar import Familiar
 from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts
 from grace.methods.grace.prompts import describe, distances
+from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Sourced, sources_in, weights_of
 
 WIDTH = 20
@@ -54,7 +55,7 @@ def test_a_source_that_no_other_is_like_does_not_make_strangers_familiar():
     left_out = rng.normal(0, 1, size=(50, 200)) + rng.normal(0, 0.5, 200)
     away = [distances(one, prompts.mean_SH, prompts.spread_SH) for one in (own, left_out, -odd)]
     of_own, of_akin, of_strange = [np.mean([known.of(d) for d in one]) for one in away]
-    assert of_own > 0.95 > of_akin > 0.1 > of_strange == 0
+    assert of_own > 0.95 > of_akin > 0.5 > 10 * of_strange > 0
 
 
 def evidence(**changes):
@@ -63,7 +64,9 @@ def evidence(**changes):
     return Evidence(weights, center, 0.3, familiar=KNOWN, **changes)
 
 
-@pytest.mark.parametrize("distance, share", [(0.0, 1), (2.0, 1), (3.0, 0.5), (4.0, 0), (99.0, 0)])
+@pytest.mark.parametrize(
+    "distance, share", [(0.0, 1), (2.0, 1), (4.0, 0.5), (20.0, 0.1), (np.inf, 0)]
+)
 def test_what_counts_by_the_distance(distance, share):
     made, logprobs, end = evidence(), [-0.5, -1.2], -0.1
     readings = [[0.3, 1.5, -2.0, distance], [0.1, 9.0, 0.5, distance], [0.7, 9.0, 1.5, distance]]
@@ -124,6 +127,30 @@ def test_a_large_source_does_not_drown_a_small_one():
     assert ratios[1] > 1.5 * ratios[0] > 0
 
 
+def test_what_holds_in_one_source_only_counts_less_than_for_questions_of_the_sources():
+    rng, sources = np.random.default_rng(0), np.repeat(np.arange(3), 400)
+    right_N = rng.random(1200) < 0.5
+    own_SD = rng.choice([-1, 1], size=(3, 6))  # the sign in which a number tells right from wrong
+    x_ND = rng.normal(size=(1200, 12))
+    x_ND[:, 0] += 0.8 * (2 * right_N - 1)
+    x_ND[:, 1:7] += 0.6 * (2 * right_N - 1)[:, None] * own_SD[sources]
+    groups = [Sourced(str(source), n) for n, source in enumerate(sources)]
+    mixed = fit_logistic([x_ND], right_N, groups)
+    plain = fit_logistic([x_ND], right_N, [group.question for group in groups])
+    assert mixed.penalties[0] >= 10 * plain.penalties[0]
+
+
+def test_how_often_a_source_is_right_says_nothing_about_a_penalty():
+    """Else a source that is right far more often than the others would ask for no weights."""
+    rng, sources = np.random.default_rng(1), np.repeat(np.arange(3), 400)
+    x_N, chance_N, found = rng.normal(size=1200), rng.random(1200), []
+    for level_S in ([0, 0, 0], [-3, 0, 3]):
+        right_N = chance_N < 1 / (1 + np.exp(-x_N - np.array(level_S)[sources]))
+        groups = [Sourced(str(source), n) for n, source in enumerate(sources)]
+        found.append(fit_logistic([x_N[:, None]], right_N, groups).penalties[0])
+    assert found[1] <= 10 * found[0]
+
+
 def test_strangers_get_the_evidence_as_it_is_fitted_alone():
     states, phi, right, groups = mix((300, 300, 300))
     ends = np.random.default_rng(5).normal(size=(900, 40))
@@ -134,6 +161,6 @@ def test_strangers_get_the_evidence_as_it_is_fitted_alone():
     familiar, alone = known.evidence.familiar, fit_evidence(phi, right, groups)
     assert np.add(familiar.weights, known.evidence.weights) == pytest.approx(alone.weights)
     assert familiar.bias + known.evidence.bias == pytest.approx(alone.bias)
-    strange = [[0.0, 0.0, 0.0, 99.0]] * 2
+    strange = [[0.0, 0.0, 0.0, np.inf]] * 2
     found = confidence(strange, [-0.7], -0.1, known.evidence)
     assert found == pytest.approx(confidence([[0.0] * 3] * 2, [-0.7], -0.1, alone))

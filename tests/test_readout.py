@@ -241,11 +241,12 @@ def test_a_layer_is_rated_on_whole_questions_of_many_answers(monkeypatch):
     groups = [row // 3 for row in range(900)]
     rated_on = []
 
-    def quick_loss(blocks, labels_N, fold_N, **options):
+    def quick_loss(blocks, labels_N, fold_N, groups_N, **options):
         places = [int(np.flatnonzero(row == phi[:, 0])[0]) for row in blocks[3][:, 0]]
         rated_on.append([groups[place] for place in places])
         assert {len(block) for block in blocks} == {len(labels_N)} == {len(fold_N)}
-        return logistic.quick_loss(blocks, labels_N, fold_N, **options)
+        assert list(groups_N) == rated_on[-1]
+        return logistic.quick_loss(blocks, labels_N, fold_N, groups_N, **options)
 
     monkeypatch.setattr(readout, "quick_loss", quick_loss)
     noise, told = Features(*np.random.default_rng(0).normal(size=(3, 900, WIDTH))), {}

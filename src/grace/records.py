@@ -73,7 +73,7 @@ class Response:
     empty without <CNF>; see `grace.evidence`). `end_logprob` and `confidence` are None if the
     response was cut (`finish_reason == "length"`); an empty or
     blank response has no confidence either. `familiar` is 1 for a prompt like those of training and
-    0 for one of another kind, None where that is not known. `fields` are those of a structured
+    near 0 for one of another kind, None where that is not known. `fields` are those of a structured
     answer, if the model was fitted to such answers. Stored are neither of these nor, unless the
     model was trained with `grace.trace`, the `trace`.
     """

@@ -176,7 +176,7 @@ def test_a_report_is_written_with_the_surest_mistakes(tmp_path: Path, cli: Any):
         result = cli("measure", write(tmp_path / "mine.jsonl", rows), "--out", out)
     assert result.code == 0 and f"report: {out}/report.html" in result.out
     page = (out / "report.html").read_text("utf-8")
-    assert "no!" in page and "The surest wrong answers" in page
+    assert "no!" in page and "Reliability of each method" in page
     assert (out / "figures").is_dir() and (out / "report.md").exists()
 
 

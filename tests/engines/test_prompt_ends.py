@@ -1,5 +1,7 @@
 """How far a prompt is from those of training, as the engine in this process reads it."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +66,18 @@ def test_every_way_to_read_a_prompt_finds_the_same_distance_and_the_same_confide
         assert (c, familiar) == pytest.approx((one.confidence, one.familiar), abs=1e-4)
 
 
-def test_where_a_prompt_is_strange_the_log_probabilities_alone_count(adapter):
+def test_where_a_prompt_is_strange_the_log_probabilities_alone_count(adapter, tmp_path: Path):
     base, out, _ = adapter
-    engine = TransformersEngine.load(base, adapter=out)
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    card = json.loads((tmp_path / "grace.json").read_text())
+    card["evidence"]["familiar"]["near"] = 1e-9
+    (tmp_path / "grace.json").write_text(json.dumps(card))
+    engine = TransformersEngine.load(base, adapter=tmp_path)
     strange = [[7] * 40, [9, 8] * 25]
     for prompt in strange:
         (((_, (one,)),)) = engine.generate([prompt], Sampling(max_new_tokens=12))
-        if one.finish_reason != "stop" or one.familiar:
+        assert one.familiar < 1e-6
+        if one.finish_reason != "stop":
             continue
         weights = np.array(EVIDENCE.weights) + KNOWN.weights
         phi = np.array(features(one.logprobs, one.end_logprob)) - EVIDENCE.center

@@ -7,7 +7,7 @@ block in the middle the activations there are unlike those of all sources of tra
 source, in units of that source's own variance (`grace.methods.grace.prompts`).
 
 Up to the distance `near`, which prompts of the fit keep from their own source, the rows count
-whole; from twice that on they do not count, and the log-probabilities alone say what c is.
+whole; at twice that a half, at ten times that a tenth. The rest is what the log-probabilities say.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from grace.errors import ModelError
 
-HALF = 0.5  # familiar prompts are closer to 1 than to 0
+HALF = 0.5  # at twice the usual distance the evidence alone counts as much as the rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Familiar:
 
     def of(self, distance: float) -> float:
         """Return how familiar a prompt at a distance is, from 0 to 1."""
-        return min(max(2 - distance / self.near, 0.0), 1.0) if distance == distance else 0.0
+        return self.near / max(distance, self.near) if distance == distance else 0.0
 
     def state(self, distance: float, state: float, away: Sequence[float]) -> float:
         """Return what counts for `state` at a distance; `away`: features less their mean."""

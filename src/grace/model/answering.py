@@ -46,7 +46,7 @@ class Reply:
         abstains: the confidence is below the threshold.
         unusual: the token probabilities are far outside the range that the confidence was fitted
             on, so the confidence is a guess.
-        familiar: from 1, a prompt like those of training, to 0, one of a kind that none of the
+        familiar: 1 for a prompt like those of training, near 0 for one of a kind that none of the
             sources had, whose confidence is that of its token probabilities; None: not known.
         pieces: the text that each token adds, of a model trained with `grace.trace`.
         fields: of a structured answer the `value` and the `confidence` of each field by its name,

@@ -5,6 +5,10 @@ penalty means the same for a wide block and a narrow one. Penalties are chosen b
 grouped by question, in single precision; the fit with the chosen ones is in double precision. The
 problem is convex, so the fit does not depend on where it starts.
 
+With several sources, the log loss on sources left out joins that on questions left out. What holds
+for other questions of a source needs a weaker penalty than what holds for another source. How often
+a source is right does not carry over to it, so its level is set to that of its own grades.
+
 If there are more features than rows, as in large models, the fit has one unknown per row instead of
 one per feature, which gives the same weights (a kernel machine with a linear kernel).
 
@@ -20,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.probe.rows import FOLDS, Array, assign_folds, sigmoid, weights_of
+from grace.probe.rows import FOLDS, Array, assign_folds, sigmoid, sources_in, weights_of
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
@@ -112,7 +116,7 @@ def fit_logistic(
     """
     fold_N = assign_folds(groups_N, seed=seed)
     weight_N = weights_of(groups_N) * (1.0 if weights_N is None else weights_N)
-    search = _Search(blocks, labels_N, fold_N, weight_N, free, paired=bool(nested))
+    search = _Search(blocks, labels_N, fold_N, weight_N, free, groups_N, paired=bool(nested))
     penalties = best_separate(search.loss, search.blocks, first)
     nested_N = search.nested(nested or {})
     data = search.data
@@ -126,7 +130,7 @@ def fit_logistic(
         weights,
         bias,
         penalties,
-        np.logaddexp(0, scores_N) - problem.label_N * scores_N,
+        _losses(scores_N, problem.label_N),
         scores_N,
         fold_N,
         [weights for weights, _ in held_out],
@@ -138,13 +142,14 @@ def quick_loss(
     blocks: Sequence[Array],
     labels_N: Array,
     fold_N: Array,
+    groups_N: Sequence[Hashable],
     *,
     free: bool = False,
     first: float = FIRST,
     nested: bool = True,
 ) -> LayerLoss:
     """Return how good fits with one penalty for all blocks are, in a sixth of the time of a fit."""
-    search = _Search(blocks, labels_N, fold_N, None, free, paired=nested)
+    search = _Search(blocks, labels_N, fold_N, None, free, groups_N, paired=nested)
     best = best_common(search.loss, search.blocks, first)
     inner = []
     for fold in range(int(fold_N.max()) + 1 if nested else 0):
@@ -158,12 +163,13 @@ def nested_scores(
     blocks: Sequence[Array],
     labels_N: Array,
     fold_N: Array,
+    groups_N: Sequence[Hashable],
     firsts: Mapping[int, float],
     *,
     free: bool = False,
 ) -> Array:
     """Return `Logistic.nested` alone."""
-    return _Search(blocks, labels_N, fold_N, None, free, paired=True).nested(firsts)
+    return _Search(blocks, labels_N, fold_N, None, free, groups_N, paired=True).nested(firsts)
 
 
 def _trained(fold_N: Array) -> Array:
@@ -177,7 +183,7 @@ class _Search:
 
     A fit without two folds rates either of them for the choice that leaves out the other one. So
     the choices of all K folds share K (K - 1) / 2 fits at each penalty; only a `paired` search has
-    these.
+    these. They share one fit without each source, too, which leaves out no fold.
     """
 
     def __init__(
@@ -187,6 +193,7 @@ class _Search:
         fold_N: Array,
         weights_N: Array | None,
         free: bool,
+        groups_N: Sequence[Hashable],
         *,
         paired: bool,
     ) -> None:
@@ -200,17 +207,25 @@ class _Search:
         out_NK = ~_trained(fold_N)
         left_NP = [~(out_NK[:, one] | out_NK[:, other]) for one, other in self._pairs]
         self._single_NK, self._pair_NP = ~out_NK, np.array(left_NP).T
-        self._starts: list[Array | None] = [None, None]
-        self._found: dict[Penalties, tuple[Array, Array]] = {}
+        self._source_N = np.unique(sources_in(groups_N), return_inverse=True)[1]
+        self._starts: list[Array | None] = [None, None, None]
+        self._found: dict[Penalties, tuple[Array, Array, Array]] = {}
 
     def loss(self, penalties: Penalties, outer: int | None = None) -> float:
-        """Return the mean held-out loss, or that of the other folds by fits without `outer`."""
-        score_N, score_KN = self._scores(penalties)
+        """Return the mean held-out loss, or that of the other folds by fits without `outer`.
+
+        With several sources, the mean loss of the sources left out is added.
+        """
+        score_N, score_KN, apart_N = self._scores(penalties)
         kept_N = np.full(len(score_N), True) if outer is None else self._fold_N != outer
         score_N = (score_N if outer is None else score_KN[outer])[kept_N]
         label_N, weight_N = (each_N[kept_N] for each_N in self.data[1:3])
-        losses_N = np.logaddexp(0, score_N) - label_N * score_N
-        return float(np.average(losses_N, weights=weight_N))
+        found = float(np.average(_losses(score_N, label_N), weights=weight_N))
+        if len(apart_N):
+            apart_N, source_N = apart_N[kept_N], self._source_N[kept_N]
+            rows = [source_N == source for source in np.unique(source_N)]
+            found += float(np.mean([_at_own_level(apart_N[own], label_N[own]) for own in rows]))
+        return found
 
     def nested(self, firsts: Mapping[int, float]) -> Array:
         """Return the log-odds of the rows of these folds at penalties chosen without their fold."""
@@ -226,8 +241,11 @@ class _Search:
             nested_N[out_N] = self._scores(best)[0][out_N]
         return nested_N
 
-    def _scores(self, penalties: Penalties) -> tuple[Array, Array]:
-        """Return log-odds by the fits without a row's fold (N,), and without fold k, too (K, N)."""
+    def _scores(self, penalties: Penalties) -> tuple[Array, Array, Array]:
+        """Return log-odds by the fits without a row's fold (N,), and without fold k, too (K, N).
+
+        The last ones are by fits without a row's source (N,), [] unless there are several.
+        """
         if penalties not in self._found:
             row_N, folds = np.arange(len(self._fold_N)), int(self._fold_N.max()) + 1
             score_N = self._fitted(0, self._single_NK, penalties)[row_N, self._fold_N]
@@ -238,7 +256,11 @@ class _Search:
                     for left, rated in (pair, pair[::-1]):
                         in_N = self._fold_N == rated
                         score_KN[left, in_N] = by_pair_NP[in_N, place]
-            self._found[penalties] = score_N, score_KN
+            apart_N = np.empty(0)
+            if len(self._source_N):
+                apart_NS = self._fitted(2, _trained(self._source_N), penalties)
+                apart_N = apart_NS[row_N, self._source_N]
+            self._found[penalties] = score_N, score_KN, apart_N
         return self._found[penalties]
 
     def _fitted(self, kind: int, rows_NK: Array, penalties: Penalties) -> Array:
@@ -426,6 +448,22 @@ class _Problem:
         weights = [part / scale for part, scale in zip(parts, self._scales, strict=True)]
         moved = sum(float(w @ m) for w, m in zip(weights, self._means, strict=True))
         return weights, float(beta_W[0]) - moved
+
+
+def _losses(score_N: Array, label_N: Array) -> Array:
+    losses_N: Array = np.logaddexp(0, score_N) - label_N * score_N
+    return losses_N
+
+
+def _at_own_level(score_N: Array, label_N: Array) -> float:
+    """Return the mean loss of log-odds, moved so that their mean probability is that of a label."""
+    from scipy.optimize import brentq
+
+    right = (label_N.sum() + 0.5) / (len(label_N) + 1)  # not 0 or 1
+    middle = float(np.log(right / (1 - right)))
+    low, high = middle - float(score_N.max()), middle - float(score_N.min())
+    moved = brentq(lambda by: float(sigmoid(score_N + by).mean()) - right, low - 1, high + 1)
+    return float(_losses(score_N + moved, label_N).mean())
 
 
 def _factor(square: Array, jitter: float) -> Array:

@@ -137,12 +137,14 @@ def choose_layer(
         return Layer(layers[0], first, ((layers[0], first),) * (int(fold_N.max()) + 1))
     parts = -(-len(labels_N) // COMPARED)
     kept = np.flatnonzero(assign_folds(groups_N, parts, seed) == 0) if parts > 1 else np.s_[:]
+    groups = [groups_N[row] for row in np.arange(len(labels_N))[kept]]
     right_N, tried = np.asarray(labels_N), dict[int, LayerLoss]()
     for layer in layers:
         tried[layer] = quick_loss(
             [block[kept] for block in read(layer)],
             right_N[kept],
             fold_N[kept],
+            groups,
             free=free,
             first=first,
             nested=nested,
@@ -191,7 +193,8 @@ def fit_readout(
     every = read_by(read, features_NF)
     layer = layer or choose_layer(every, [LAST], labels_N, groups_N, seed=seed)
     blocks = _blocks(features_NF)
-    elsewhere = _of_other_layers(every, labels_N, assign_folds(groups_N, seed=seed), layer)
+    folds = assign_folds(groups_N, seed=seed)
+    elsewhere = _of_other_layers(every, labels_N, groups_N, folds, layer)
     states = placed(read(layer.layer))
     made = fit_logistic(
         [*states, *blocks],
@@ -262,13 +265,17 @@ def knowing_prompts(
 
 
 def _of_other_layers(
-    read: Callable[[int], list[Array]], labels_N: Array, fold_N: Array, layer: Layer
+    read: Callable[[int], list[Array]],
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+    fold_N: Array,
+    layer: Layer,
 ) -> Array:
     """Return log-odds (N,) by another layer, of the folds without which it is chosen; else nan."""
     found_N = np.full(len(fold_N), np.nan)
     for other in {one for one, _ in layer.inner} - {layer.layer}:
         firsts = layer.chosen_without(other)
-        nested_N = nested_scores(read(other), labels_N, fold_N, firsts, free=True)
+        nested_N = nested_scores(read(other), labels_N, fold_N, groups_N, firsts, free=True)
         found_N = np.where(np.isnan(nested_N), found_N, nested_N)
     return found_N
 
