@@ -8,7 +8,7 @@ import pytest
 from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.errors import ModelError
-from grace.evidence import FEATURES, Evidence, Running, along, confidence, features
+from grace.evidence import FEATURES, Evidence, along, confidence, distance_in, features
 from grace.evidence.familiar import Familiar
 from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts
 from grace.methods.grace.prompts import describe, distances
@@ -85,12 +85,8 @@ def test_without_a_distance_the_rows_count_whole():
     readings = [[0.3, 1.5, -2.0], [0.1, 9.0, 0.5]]
     near = [[*one, 0.0] for one in readings]
     assert confidence(readings, logprobs, -0.1, made) == confidence(near, logprobs, -0.1, made)
-    running = Running(made)
-    running.read(readings[0], 0.0)
-    assert running.familiar is None
-    running = Running(made)
-    running.read(near[0], 0.0)
-    assert running.familiar == 1
+    assert made.familiar_at(distance_in(readings)) is None
+    assert made.familiar_at(distance_in(near)) == 1
 
 
 def test_a_card_keeps_it_and_one_without_it_is_read():

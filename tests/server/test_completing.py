@@ -172,10 +172,10 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("grace.evidence._clipped", lambda value: looked_at.append(value) or value)
     engine = SimpleNamespace(
         tokenizer=SimpleNamespace(decode=lambda ids, **_: "a" * len(ids)),
-        evidence=EVIDENCE, readout=None, read_at="predict", limit=None,
+        evidence=EVIDENCE, readout=SimpleNamespace(cnf=7), read_at="predict", limit=None,
     )  # fmt: skip
     long = dataclasses.replace(SAMPLING, max_new_tokens=300)
-    params = CompletionParams(lambda: [[1]], 1, long, None, top=None)
+    params = CompletionParams(lambda: [[1]], 1, long, None, top=0)
     job = Completion(engine, params, draw)  # type: ignore[arg-type]
     job.emit = lambda _: None
     job.prepare()

@@ -19,7 +19,6 @@ from grace.errors import GraceError, MissingError, ModelError, UserInputError, f
 Json = dict[str, Any]
 OBJECT: Json = {"type": "object"}
 LONGEST_SCHEMA = 2**16  # characters
-DEEPEST = 32  # levels of arrays and objects
 # Without free white space: a small model may write nothing else, and never end.
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -37,18 +36,12 @@ class FormError(GraceError):
 
 
 def check_schema(schema: Json) -> Json:
-    """Return a schema after a check that it is small; one that is not may take long to compile."""
-    level: list[Any] = [schema]
-    depth = 0
-    while level:
-        inner: list[Any] = []
-        for one in level:
-            inner += one.values() if isinstance(one, dict) else one
-        level = [one for one in inner if isinstance(one, dict | list)]
-        depth += 1
-        if depth > DEEPEST:
-            raise ValueError(f"the schema is nested over {DEEPEST} levels deep; make it flatter")
-    if (size := len(json.dumps(schema))) > LONGEST_SCHEMA:
+    """Return a schema after a check of its size: a larger one may take llguidance's whole stack."""
+    try:
+        size = len(json.dumps(schema))
+    except RecursionError:
+        raise ValueError("the schema is nested too deep; make it flatter") from None
+    if size > LONGEST_SCHEMA:
         raise ValueError(
             f"the schema has {size} characters; send at most {LONGEST_SCHEMA}, in several requests"
         )

@@ -226,11 +226,6 @@ class Running:
         state = math.fsum(self._pooled())
         return self._evidence.rate(state, found, self._distance)
 
-    @property
-    def familiar(self) -> float | None:
-        """How familiar the prompt is (`Familiar.of`), None where that is not known."""
-        return self._evidence.familiar_at(self._distance) if self._evidence else None
-
     def add(self, logprob: float) -> None:
         """Record the log-probability of the token chosen at this step."""
         value = _clipped(logprob)

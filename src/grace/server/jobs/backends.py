@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from grace.engines.openai import OpenAIEngine
     from grace.model import Model
 
-LONG = 2**15  # bytes of a body; longer ones are prepared one at a time and hold up no others
 LANES = 4  # batches that take turns on a model in this process
 SMALL = 8  # a job is small up to the work of 1/SMALL of the largest batch
 
@@ -60,8 +58,6 @@ class Backend:
         self._model, self._engine, self._timeout_s = model, engine, settings.timeout_s
         self._is_upstream = "relay" in engine.gives
         self._draw: Callable[[Together], None]
-        self._short = ThreadPoolExecutor(2, "grace-text")
-        self._long = ThreadPoolExecutor(1, "grace-long-text")
         self._waiting: set[Emit] = set()
         draws_here = not self._is_upstream or engine.remote.draws_here
         self._forms = Forms(engine.tokenizer, engine.reader) if draws_here else None
@@ -112,8 +108,6 @@ class Backend:
 
     def close(self) -> None:
         """Take no more jobs, and end those that run."""
-        for threads in (self._short, self._long):
-            threads.shutdown(wait=False, cancel_futures=True)
         self.queue.close()
 
     async def events(self, job: Job, request: HttpRequest) -> AsyncGenerator[Any, None]:
@@ -131,9 +125,8 @@ class Backend:
             arrived.put_nowait(Failed(ClientGone()))
 
         job.emit = emit
-        lane = self._long if len(await request.body()) > LONG else self._short
         timer = loop.call_later(self._timeout_s, arrived.put_nowait, Failed(self._too_slow()))
-        tasks = [asyncio.ensure_future(watch()), asyncio.ensure_future(self._start(job, lane))]
+        tasks = [asyncio.ensure_future(watch()), asyncio.ensure_future(self._start(job))]
         self._waiting.add(emit)
         event = None
         try:
@@ -153,10 +146,10 @@ class Backend:
                 task.cancel()
             job.cancel()
 
-    async def _start(self, job: Job, lane: ThreadPoolExecutor) -> None:
+    async def _start(self, job: Job) -> None:
         """Prepare a job and queue it; if it cannot be done, say so in its last event."""
         try:
-            await asyncio.get_running_loop().run_in_executor(lane, job.prepare)
+            await asyncio.to_thread(job.prepare)
             self.queue.submit(job)
         except asyncio.CancelledError:
             raise

@@ -157,9 +157,12 @@ class Choice:
         self.allowed = None if job.allowed is None else job.allowed.begin()
         self._job, self._number, self._engine = job, number, job.engine
         self._detokenizer, self._stops = Detokenizer(job.engine.tokenizer), Stops(job.params.stop)
-        self._lists_c = job.engine.readout is not None and job.engine.readout.cnf is not None
+        readout, evidence = job.engine.readout, job.engine.evidence
+        self._lists_c = self.top is not None and readout is not None and readout.cnf is not None
+        self._traced = evidence is not None and evidence.trace is not None
+        told = (self._lists_c or self._traced) and not job.rates_later
+        self._running = Running(evidence) if told else None
         self._tokens_drawn = 0
-        self._running = Running(job.engine.evidence)
         self._text = ""
         self._start = self._offset = 0
         self._end: StepResult | None = None
@@ -178,7 +181,6 @@ class Choice:
             self._over = True
         if self._over or self._end is not None:
             return False
-        self._running.read(result.readings, result.end)
         if result.ended:
             self._end, self._end_top = result, top
             if self.allowed is not None:
@@ -189,13 +191,10 @@ class Choice:
                     self._job.fail(error)
             return False
         self._tokens_drawn += 1
-        so_far = None if self._job.rates_later else self._running.so_far()
-        self._running.add(result.logprob)
+        so_far = self._so_far(result)
         tokens = self._tokens(result, top, so_far)
         shown = self._read(self._detokenizer.add(result.token))
-        evidence = self._engine.evidence
-        traced = evidence is not None and evidence.trace is not None
-        self._show(shown.text, tokens, so_far if traced else None)
+        self._show(shown.text, tokens, so_far if self._traced else None)
         if shown.stopped:
             self._cut()
         whole = self._tokens_drawn >= self._job.params.sampling.max_new_tokens
@@ -224,10 +223,19 @@ class Choice:
         """End the choice before a stop string, with the confidence of the text before it."""
         self.to_rate = None
         c = cast(float, rated.confidence)
-        if self.top is not None and self._lists_c:
+        if self._lists_c:
             place = self._start + len(self._text)
             self._show("", (Token("", 0.0, ((CNF_TOKEN, log_of(c)),), place),))
         self._finish("stop", rated)
+
+    def _so_far(self, result: StepResult) -> float | None:
+        """Return c before the token of a step, None where nobody is told."""
+        if self._running is None:
+            return None
+        self._running.read(result.readings, result.end)
+        c = self._running.so_far()
+        self._running.add(result.logprob)
+        return c
 
     def _read(self, text: str, *, last: bool = False) -> Shown:
         self._offset += len(text)
