@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from grace.grading import grader_of
 from grace.metrics import auroc
 from grace.pipeline.context import open_run
-from grace.pipeline.sampling import sampling_for
+from grace.pipeline.stages.answers import sampling_for
 
 SHARES = (0.25, 0.5, 0.75)
 Array = NDArray[np.float64]

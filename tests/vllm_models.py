@@ -95,7 +95,7 @@ def write_fitted(folder: Path, layer: int = 0, kind: str = "llama") -> Path:
     """
     from grace.engines.local.layers import mlp_output
     from grace.engines.transformers import TransformersEngine
-    from grace.pipeline.stages.grace import write_rows_adapter
+    from grace.pipeline.stages.fit import write_rows_adapter
 
     write_base(folder / "base", tied=False, kind=kind)
     rows = np.random.default_rng(0).normal(scale=0.3, size=(4, 64)).astype(np.float32)

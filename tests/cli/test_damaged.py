@@ -75,7 +75,7 @@ def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """Whole folders by name: a base, an adapter of it, one of rows alone, and an export."""
     from grace.engines.transformers import TransformersEngine
     from grace.export import export_model
-    from grace.pipeline.stages.grace import write_rows_adapter
+    from grace.pipeline.stages.fit import write_rows_adapter
 
     root, run, base = tmp_path_factory.mktemp("whole"), finished / "run", finished / "model"
     export_model(run, run / "adapter", str(base), root / "merged")

@@ -30,8 +30,8 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.pipeline.context import Engines
 from grace.pipeline.settings import needed_length
-from grace.pipeline.stages.features import check_layer
-from grace.pipeline.stages.sample import check_model
+from grace.pipeline.stages.answers import check_model
+from grace.pipeline.stages.fit import check_layer
 from grace.records import Question
 from grace.store import RunDir
 

@@ -19,7 +19,7 @@ from grace.errors import ModelError
 from grace.evidence import Evidence, confidence
 from grace.evidence import features as likelihoods
 from grace.export.widening import widen
-from grace.pipeline.stages.grace import write_rows_adapter
+from grace.pipeline.stages.fit import write_rows_adapter
 from grace.records import is_whole
 
 EVIDENCE = Evidence.none()

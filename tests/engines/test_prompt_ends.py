@@ -14,7 +14,7 @@ from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, features
 from grace.evidence.familiar import Familiar
 from grace.methods.grace.prompts import Prompts, distances
-from grace.pipeline.stages.grace import write_rows_adapter
+from grace.pipeline.stages.fit import write_rows_adapter
 
 RNG = np.random.default_rng(0)
 COUNT = len(FEATURES)

@@ -28,7 +28,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.export import export_model
 from grace.export.gguf_weights import write_weights
-from grace.pipeline.stages.grace import write_rows_adapter
+from grace.pipeline.stages.fit import write_rows_adapter
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

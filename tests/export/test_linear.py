@@ -22,7 +22,7 @@ from grace.engines.openai import OpenAIEngine
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, ModelError
 from grace.export import export_model
-from grace.pipeline.stages.grace import write_rows_adapter
+from grace.pipeline.stages.fit import write_rows_adapter
 from grace.records import is_whole
 
 BOUNDED = dataclasses.replace(EVIDENCE, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)

@@ -23,7 +23,7 @@ from grace.errors import ModelError
 from grace.evidence import Evidence
 from grace.export import export_model, gguf_widening
 from grace.export.widening import READINGS_SCALE_HALF, _more, widen
-from grace.pipeline.stages.grace import write_rows_adapter
+from grace.pipeline.stages.fit import write_rows_adapter
 from grace.records import is_whole
 from grace.store import read_card
 

@@ -21,9 +21,8 @@ from grace.errors import DataError, RunError
 from grace.estimators.probes import StateProbe
 from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
-from grace.pipeline.sampling import sampling_for
-from grace.pipeline.stages.features import read_layer
-from grace.pipeline.stages.fit import fit
+from grace.pipeline.stages.answers import sampling_for
+from grace.pipeline.stages.fit import fit_run, read_layer
 from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
 from grace.pipeline.stages.score import rated_estimators
 from grace.records import Response
@@ -270,4 +269,4 @@ def test_where_the_few_whole_answers_are_alike_the_length_limit_is_named(
     with pytest.raises(
         DataError, match=r"end within sample\.max_new_tokens=24 with a text \(19 do"
     ):
-        fit(Context(RunDir(run_path), settings(made)))
+        fit_run(Context(RunDir(run_path), settings(made)))

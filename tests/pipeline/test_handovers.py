@@ -18,10 +18,9 @@ from grace.engines import LAST, Features, LayerStates, Sampling, StepStates
 from grace.errors import ConfigError, ModelError, RunError
 from grace.estimators import Fitted
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import draw_further, sample_split, sampling_for
 from grace.pipeline.scaling import guarantees
-from grace.pipeline.stages import features, paper, sample, score
-from grace.pipeline.stages.grade import grade_split
+from grace.pipeline.stages import answers, fit, paper, score
+from grace.pipeline.stages.answers import draw_further, grade_split, sample_split, sampling_for
 from grace.pipeline.stages.score import checked
 from grace.records import Question
 from grace.store import CARD, SPLITS, write_json
@@ -134,8 +133,8 @@ def test_every_row_of_features_is_that_of_the_response_in_its_row(context, monke
             StepStates(*np.zeros((2, len(prompts), 0, 2), np.float32)),
         )
     }
-    monkeypatch.setattr(features, "SHARD_ROWS", 20)
-    features.features(context)
+    monkeypatch.setattr(fit, "SHARD_ROWS", 20)
+    fit.features(context)
     samples = context.samples(context.directory.split("train"))
     stored = load_file(context.directory.split("train").features)
     pairs = zip(samples.prompts, samples.responses, strict=True)
@@ -156,13 +155,13 @@ def test_features_that_other_settings_have_begun_are_made_anew(context, monkeypa
         return dict.fromkeys([LAST, *layers], LayerStates(Features(*[zeros] * 3), steps))
 
     context.engines.base.states = states
-    monkeypatch.setattr(features, "SHARD_ROWS", 20)
-    monkeypatch.setattr(features, "layers_to_read", lambda *_: [3])
+    monkeypatch.setattr(fit, "SHARD_ROWS", 20)
+    monkeypatch.setattr(fit, "layers_to_read", lambda *_: [3])
     with pytest.raises(KeyboardInterrupt):
-        features.features(context)
-    monkeypatch.setattr(features, "layers_to_read", lambda *_: [])
+        fit.features(context)
+    monkeypatch.setattr(fit, "layers_to_read", lambda *_: [])
     killed[0] = 99
-    features.features(context)
+    fit.features(context)
     total = len(context.samples(context.directory.split("train")).responses)
     assert sum(read[2:]) == total > 40
     assert "mean.3" not in load_file(context.directory.split("train").features)
@@ -215,9 +214,9 @@ def test_a_letter_that_no_option_of_the_question_has_casts_no_vote(tmp_path):
 def test_a_question_that_is_too_long_is_named_with_its_line(grader, tmp_path):
     context = made_up_run.make(tmp_path, f"grade.grader={grader}")
     context.engines.base.limit = 5
-    sample.draw_questions(context, context.directory.split("test"), "test")
+    answers.draw_questions(context, context.directory.split("test"), "test")
     with pytest.raises(ModelError, match=r"prompt \S+questions\.jsonl:\d+ has \d+ tokens"):
-        sample._refuse_too_long(context, "test")
+        answers._refuse_too_long(context, "test")
 
 
 def test_validation_answers_are_sampled_as_test_answers_are(tmp_path):

@@ -363,7 +363,7 @@ def test_the_time_of_samples_is_known_as_long_as_they_are_kept(
 ) -> None:
     from grace.engines import Sampling
     from grace.pipeline import ORDER, STAGES
-    from grace.pipeline.sampling import sample_split
+    from grace.pipeline.stages.answers import sample_split
     from grace.records import Question
 
     context = made_up_run.make(tmp_path)

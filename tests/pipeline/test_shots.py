@@ -102,9 +102,9 @@ def test_text_and_its_newline_are_said_once(shown: Path, capsys: Any) -> None:
 
 
 def test_right_and_wrong_answers_are_shown_after_grading(shown: Path, capsys: Any) -> None:
-    from grace.pipeline.stages import grade
+    from grace.pipeline.stages import answers
 
-    grade.grade(_context(shown))
+    answers.grade(_context(shown))
     said = capsys.readouterr().err.splitlines()
     verdicts = [line.partition(":")[0] for line in said if "(accepted: " in line]
     assert verdicts == ["right"] * 3 + ["wrong"] * 3

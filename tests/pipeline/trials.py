@@ -43,11 +43,10 @@ WRITES = os.O_WRONLY | os.O_RDWR
 def freeze_clock() -> None:
     """Let no time pass while a run works, nor between the starts of runs."""
     from grace import pipeline
-    from grace.pipeline import sampling
-    from grace.pipeline.stages import cost, paper, score
+    from grace.pipeline.stages import answers, cost, paper, score
 
     still = SimpleNamespace(perf_counter=lambda: 0.0)
-    for module in (cost, paper, sampling, score):
+    for module in (answers, cost, paper, score):
         module.time = still  # type: ignore[attr-defined]
     noon = datetime.datetime(2025, 1, 1, 12, tzinfo=datetime.UTC)
     now = SimpleNamespace(now=lambda zone: noon)

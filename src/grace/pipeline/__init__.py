@@ -23,8 +23,7 @@ from grace.pipeline.context import Context
 from grace.pipeline.context import code_in as code_in
 from grace.pipeline.context import load_run_settings as load_run_settings
 from grace.pipeline.context import read_run_settings as read_run_settings
-from grace.pipeline.stages import features, fit, grade, report, sample, score
-from grace.pipeline.stages.features import check_layer
+from grace.pipeline.stages import answers, fit, paper, report, score
 from grace.progress import say
 from grace.store import SPLITS, RunDir, disk_watched, read_json, write_json
 
@@ -36,9 +35,17 @@ class Stage(NamedTuple):
     writes: tuple[str, ...]
 
 
+METHODS = {"grace": fit.fit_run, "paper": paper.fit_run}
+
+
+def _fit(context: Context) -> None:
+    """Fit the confidence with the method of the run."""
+    METHODS[context.settings.method](context)
+
+
 STAGES: dict[str, Stage] = {
     "sample": Stage(
-        sample.sample,
+        answers.sample,
         (
             "train/asking.json*",
             "*/questions.jsonl*",
@@ -47,10 +54,10 @@ STAGES: dict[str, Stage] = {
             "*/pool-*",
         ),
     ),
-    "grade": Stage(grade.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
-    "features": Stage(features.features, ("train/features*",)),
+    "grade": Stage(answers.grade, ("*/grades.jsonl*", "*/pool-*/grades.jsonl*")),
+    "features": Stage(fit.features, ("train/features*",)),
     "fit": Stage(
-        fit.fit,
+        _fit,
         (
             *("adapter", ".adapter.*", "checkpoints", "threshold.json", "vote.json"),
             *("train/readout.json", "train/targets*", "rows", ".rows.*"),
@@ -116,11 +123,11 @@ def check_start(
     """Refuse what `run` would refuse, before anything is written or removed."""
     left = stages_left(directory, settings, redo=redo, until=until)
     if redo and "sample" in left:
-        sample.check_model(settings)
+        answers.check_model(settings)
     elif "grade" in left:
-        grade.check_grader(Context(directory, settings))
+        answers.check_grader(Context(directory, settings))
     if "features" in left:
-        check_layer(settings)
+        fit.check_layer(settings)
     if "score" in left:
         score.check_estimators(settings)
 

@@ -32,8 +32,7 @@ from grace.errors import ConfigError, DataError, ModelError, RunError, first_lin
 from grace.grading import grader_of
 from grace.pipeline.context import load_sampler
 from grace.pipeline.processes import side_by_side
-from grace.pipeline.sampling import plan_units, sampling_for
-from grace.pipeline.stages.grade import show_first
+from grace.pipeline.stages.answers import plan_units, sampling_for, show_first
 from grace.progress import progress
 from grace.records import Message, Question, Response, to_json
 from grace.store import CARD, RunDir, adapter_weights, digest, read_json, write_json, writing

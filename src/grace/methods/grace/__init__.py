@@ -6,6 +6,6 @@ In the order in which to read it:
     trace.py     the same for c before the end of an answer
     rounding.py  rows as bfloat16 numbers, whose errors cancel
 
-`grace.probe` has the regressions below it. `grace.pipeline.stages.grace` hands a run's answers to
+`grace.probe` has the regressions below it. `grace.pipeline.stages.fit` hands a run's answers to
 this folder, `grace.config.GraceSettings` has its settings.
 """

@@ -19,8 +19,8 @@ from grace.estimators import Answers, draws_further
 from grace.pipeline import stages_alike
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
-from grace.pipeline.sampling import is_answered
 from grace.pipeline.scaling.pools import describe, draw_pool, rate_pool, read_pool, votes_of
+from grace.pipeline.stages.answers import is_answered
 from grace.pipeline.stages.report import check_finished, report, report_runs, runs_under
 from grace.pipeline.stages.score import estimator_of, own_estimator
 from grace.report import Replay

@@ -12,8 +12,8 @@ import numpy as np
 
 from grace.errors import ConfigError, DataError, RunError
 from grace.pipeline.context import Context, open_run
-from grace.pipeline.sampling import answer_tuned, sampling_for
 from grace.pipeline.scaling.pools import draw_pool, votes_of
+from grace.pipeline.stages.answers import answer_tuned, sampling_for
 from grace.progress import say
 from grace.records import Threshold, to_json
 from grace.scaling import OWN, accuracy_threshold, fit_weights

@@ -14,7 +14,7 @@ import numpy as np
 from grace.estimators import Answers, asked_by
 from grace.metrics import evaluate
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import answer, further
+from grace.pipeline.stages.answers import answer, further
 from grace.pipeline.stages.cost import Meter, MeteredEngine
 from grace.pipeline.stages.score import KnownSplits, checked, fitted_to
 from grace.progress import progress

@@ -13,8 +13,8 @@ import numpy as np
 
 from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
-from grace.pipeline.stages.features import read_layer, stores
-from grace.pipeline.stages.fit import fit_seconds
+from grace.pipeline.stages import paper
+from grace.pipeline.stages.fit import FIT, read_layer, stores
 from grace.records import Response
 from grace.report.names import ACCESS
 
@@ -178,7 +178,9 @@ def fit_cost(
 
     training: float | None = 0.0
     if asked_by(estimator) == "tuned":
-        training = fit_seconds(context.directory)
+        found = [context.directory.seconds_in(unit) for unit in (FIT, paper.STEPS)]
+        recorded = [seconds for seconds in found if seconds is not None]
+        training = sum(recorded) if recorded else None
         for path in context.directory.adapter.glob("*.safetensors"):
             with safe_open(path, "np") as file:
                 shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118

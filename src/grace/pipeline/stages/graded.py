@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -14,7 +14,7 @@ import numpy as np
 from grace import answers as readers
 from grace.chat import encode_chat, encode_response
 from grace.config import RunSettings
-from grace.engines import Ids, LayerStates
+from grace.engines import Ids
 from grace.engines.base import check_contexts
 from grace.engines.reading import Span, end_of, field_places
 from grace.errors import DataError, GraceError
@@ -22,11 +22,17 @@ from grace.methods.grace.fit import Fit
 from grace.methods.grace.trace import draw_steps
 from grace.pipeline.context import Context
 from grace.pipeline.prompting import COMPARED, SAID
-from grace.pipeline.stages.features import layers_to_read, read_layer, write_states
-from grace.pipeline.stages.grace import FitData, fit_rows, write_rows_adapter
+from grace.pipeline.stages.fit import (
+    FitData,
+    fit_rows,
+    layers_to_read,
+    read_layer,
+    store_states,
+    write_rows_adapter,
+)
 from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import Sourced, labels_of
-from grace.progress import progress, say
+from grace.progress import say
 from grace.records import Question
 from grace.store import RunDir
 from grace.tasks import KINDS
@@ -35,7 +41,6 @@ from grace.tasks.draw import together
 from grace.tasks.prompts import conversation
 
 AT_ONCE = 64  # answers that are read together
-Store = Callable[[Mapping[int, LayerStates]], None]
 
 
 class GradedRow(NamedTuple):
@@ -88,14 +93,22 @@ def fit_graded(settings: RunSettings, answers: Sequence[Answered], out: Path) ->
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings, engine)
     with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
-        files: list[Path] = []  # so that the states of one layer are in memory at a time
-
-        def store(read: Mapping[int, LayerStates]) -> None:
-            files.append(Path(folder, f"{len(files)}.safetensors"))
-            write_states(files[-1], read, {})
-
-        logprobs = _read(engine, prompts, responses, step_NB, layers, store)
-        logprobs += _read_fields(engine, encoded, logprobs, rows[len(answers) :], layers, store)
+        store = partial(store_states, engine, layers=layers, size=AT_ONCE)
+        logprobs: list[tuple[Sequence[float], float]] = []
+        files = []  # so that the states of one layer are in memory at a time
+        own, steps = Path(folder, "answers"), step_NB.tolist()
+        for path, at in store(prompts, responses, own, steps, what="read answers", unit="answers"):
+            files.append(path)
+            logprobs += engine.logprobs(prompts[at], responses[at])
+        before, values = [], []  # of fields, each read like an answer
+        for row in rows[len(answers) :]:
+            place, tokens = cast(Span, row.place), responses[row.answer]
+            before.append([*prompts[row.answer], *tokens[: place.start]])
+            values.append(tokens[place.start : place.end])
+            known = logprobs[row.answer][0]
+            logprobs.append((known[place.start : place.end], end_of(place, known)))
+        fields = store(before, values, Path(folder, "fields"), what="read fields", unit="fields")
+        files += [path for path, _ in fields]
         graded = FitData(
             logprobs,
             labels_of([row.right for row in rows], "graded answers"),
@@ -154,47 +167,3 @@ def _field_rows(n: int, answer: Answered, tokenizer: Any, response: Ids) -> Iter
                 f"{answer.where}: correct says that the field {name!r} is right, but the response "
                 f"has {has}; names of nested fields are joined by a dot"
             )
-
-
-def _read_fields(
-    engine: Any,
-    answers: Sequence[tuple[Ids, Ids]],
-    logprobs: Sequence[tuple[Sequence[float], float]],
-    rows: Sequence[GradedRow],
-    layers: Sequence[int],
-    store: Store,
-) -> list[tuple[Sequence[float], float]]:
-    """Store states of fields, each read like an answer, and return their log-probabilities."""
-    found: list[tuple[Sequence[float], float]] = []
-    with progress("read fields", len(rows), unit="fields") as advance:
-        for start in range(0, len(rows), AT_ONCE):
-            prompts, values = [], []
-            for row in rows[start : start + AT_ONCE]:
-                (prompt, response), tokens = answers[row.answer], logprobs[row.answer][0]
-                place = cast(Span, row.place)
-                prompts.append([*prompt, *response[: place.start]])
-                values.append(response[place.start : place.end])
-                found.append((tokens[place.start : place.end], end_of(place, tokens)))
-            store(engine.states(prompts, values, layers=layers))
-            advance(len(values))
-    return found
-
-
-def _read(
-    engine: Any,
-    prompts: Sequence[Sequence[int]],
-    responses: Sequence[Sequence[int]],
-    step_NB: Any,
-    layers: Sequence[int],
-    store: Store,
-) -> list[tuple[Sequence[float], float]]:
-    """Store hidden states of answers, a part at a time, and return their log-probabilities."""
-    logprobs: list[tuple[Sequence[float], float]] = []
-    with progress("read answers", len(responses), unit="answers") as advance:
-        for start in range(0, len(responses), AT_ONCE):
-            rows = slice(start, start + AT_ONCE)
-            asked = (prompts[rows], responses[rows])
-            store(engine.states(*asked, step_NB[rows].tolist(), layers))
-            logprobs += engine.logprobs(*asked)
-            advance(len(responses[rows]))
-    return logprobs

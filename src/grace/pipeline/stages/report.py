@@ -15,7 +15,7 @@ from grace.errors import RunError, UserInputError
 from grace.estimators import Estimator
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import read_replay
-from grace.pipeline.stages.features import layer_read
+from grace.pipeline.stages.fit import layer_read
 from grace.pipeline.stages.score import COMPARED, TRAINED, TestSet, rated_estimators, test_sets
 from grace.report import (
     EstimatorResult,

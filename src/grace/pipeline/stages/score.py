@@ -26,7 +26,13 @@ from grace.estimators import (
 )
 from grace.estimators.recalibrated import load_estimator
 from grace.pipeline.context import Context
-from grace.pipeline.sampling import answer, answer_tuned, draw_further
+from grace.pipeline.stages.answers import (
+    answer,
+    answer_tuned,
+    draw_further,
+    draw_questions,
+    draw_shots,
+)
 from grace.pipeline.stages.cost import (
     Meter,
     MeteredEngine,
@@ -34,8 +40,7 @@ from grace.pipeline.stages.cost import (
     fit_cost,
     watched,
 )
-from grace.pipeline.stages.features import stored_layers
-from grace.pipeline.stages.sample import draw_questions, draw_shots
+from grace.pipeline.stages.fit import stored_layers
 from grace.probe.rows import assign_folds
 from grace.progress import progress
 from grace.records import Confidence
