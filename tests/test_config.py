@@ -9,7 +9,6 @@ from grace.config import (
     describe,
     from_dict,
     is_missing,
-    of_earlier,
     override_settings,
     parse_value,
     read_recipe,
@@ -160,47 +159,6 @@ def test_the_defaults_are_the_convex_fit_and_the_papers_values():
     assert run["grace"] == {"trace": False, "layer": -1}
     wanted = {"gamma": 0.1, "learning_rate": 1e-5, "epochs": 3, "batch_size": 8, "rank": 16}
     assert {name: run["paper"][name] for name in wanted} == wanted
-
-
-EARLIER = {"head": "token", "evidence": "none", "loss": "mse", "init": "eos", "lora": "auto"}
-FOLDS = {"folds": 4}
-BINS = {"kind": "bins", "features": ["mean"], **FOLDS}
-
-
-@pytest.mark.parametrize(
-    ("train", "target", "found"),
-    [
-        ({"lora": "never", "trace": True, "layer": 3}, {}, ("grace", {"trace": True, "layer": 3})),
-        ({"lora": "auto", "gamma": 0.2}, {"kind": "labels"}, ("grace", {})),
-        (
-            {**EARLIER, "gamma": 0.2},
-            BINS,
-            ("paper", {"variant": "grace", "gamma": 0.2} | FOLDS),
-        ),
-        ({**EARLIER, "cnf_in_sft": True}, BINS, ("paper", {"variant": "sft"} | FOLDS)),
-        ({**EARLIER, "read_at": "feed"}, BINS, ("paper", {"variant": "feed"} | FOLDS)),
-        (
-            {**EARLIER, "head": "bins", "loss": "log"},
-            {**BINS, "kind": "scores"},
-            ("paper", {"variant": "disc"} | FOLDS),
-        ),
-        ({"lora": "always"}, {}, None),
-        ({**EARLIER, "evidence": "likelihood"}, BINS, None),
-        ({**EARLIER, "loss": "log"}, BINS, None),
-        ({**EARLIER, "balance": "sampler"}, BINS, None),
-        (EARLIER, {**BINS, "kind": "labels"}, None),
-    ],
-)
-def test_settings_of_an_earlier_version_are_read_or_refused_with_the_remedy(train, target, found):
-    tree = {"seed": 3, "train": train, "target": target}
-    if found is None:
-        with pytest.raises(ConfigError, match=r"^x: .*; read its report\.md, or start a new run"):
-            of_earlier(tree, "x")
-        return
-    method, kept = found
-    assert of_earlier(tree, "x") == {"seed": 3, "method": method, method: kept}
-    settings = from_dict(RunSettings, of_earlier(tree, "x"))
-    assert of_earlier(to_dict(settings), "x") == to_dict(settings)
 
 
 def test_a_text_for_a_list_is_split_at_commas_unless_they_may_be_part_of_it():

@@ -254,6 +254,21 @@ def test_a_dry_run_finds_an_edited_table_and_a_broken_manifest(
         assert (result.code, result.out) == (2, "") and told in result.err
 
 
+def test_a_run_of_an_earlier_version_answers_and_shows_its_report_and_is_refused(
+    finished: Path, tmp_path: Path, cli: Any
+):
+    run = shutil.copytree(finished / "run", tmp_path / "run")
+    stored = json.loads((run / "config.json").read_text())
+    del stored["settings"]["method"]
+    stored["settings"]["train"] = {"head": "linear"}
+    (run / "config.json").write_text(json.dumps(stored))
+    assert cli("ask", run, "A?").code == cli("report", run).code == 0
+    for command in (["run", run], ["scale", run], ["label", run, tmp_path / "out", "--model", run]):
+        refused = cli(*command)
+        assert refused.code == 2 and refused.err.count("\n") == 1
+        assert f"see its report with grace report {run}, or start a new run" in refused.err
+
+
 def test_stopping_a_run_says_that_it_resumes(cli: Any, monkeypatch: pytest.MonkeyPatch):
     def stop(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt

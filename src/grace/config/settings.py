@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from grace.config.fields import sections, setting
@@ -87,35 +88,15 @@ class PaperSettings:
 FREE_IN_TRAINING = ("micro_batch_size", "gradient_checkpointing", "report_to")
 """Settings that may change during training, after it ran out of memory, say."""
 
-REMEDY = "read its report.md, or start a new run (docs/decisions/016-what-went.md)"
 
-
-def of_earlier(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return settings that a version without `method` has stored; refuse those that are gone."""
-    tree = dict(tree)
-    if "method" in tree or not tree.keys() & {"train", "target"}:
-        return tree
-    train, target = dict(tree.pop("train", {})), dict(tree.pop("target", {}))
-    if (head := train.pop("head", "linear")) == "linear":
-        if train.get("lora", "auto") == "always":
-            raise ConfigError(f"{where}: LoRA was trained on top of fitted rows; {REMEDY}")
-        kept = {name: train[name] for name in ("trace", "layer") if name in train}
-        return {**tree, "method": "grace", "grace": kept}
-    read_at, in_sft = train.pop("read_at", "predict"), train.pop("cnf_in_sft", False)
-    variants = {("bins", "predict", False): "disc", ("token", "prompt", False): "pre"}
-    variants |= {("token", "predict", True): "sft", ("token", "feed", False): "feed"}
-    variants |= {("token", "predict", False): "grace"}
-    usual = {"evidence": "none", "init": "eos", "lora": "auto", "trace": False, "layer": -1}
-    usual |= {} if head == "bins" else {"loss": "mse"}
-    usual |= {"kind": "scores" if head == "bins" else "bins", "features": ["mean"]}
-    given = train | target
-    other = {name: given[name] for name in usual if given.get(name, usual[name]) != usual[name]}
-    variant = variants.get((head, read_at, in_sft))
-    if other or variant is None or train.get("balance") == "sampler":
-        raise ConfigError(f"{where}: this version cannot train with {other or train}; {REMEDY}")
-    known = PaperSettings.__dataclass_fields__
-    kept = {name: value for name, value in given.items() if name in known}
-    return {**tree, "method": "paper", "paper": {"variant": variant, **kept}}
+def refuse_earlier(trees: Iterable[Mapping[str, Any]], config: Path) -> None:
+    """Refuse settings of versions before the two methods."""
+    if any({"train", "target"} & tree.keys() for tree in trees):
+        raise ConfigError(
+            f"{config.parent} was started by an earlier version, with settings that this one does "
+            f"not have; see its report with grace report {config.parent}, or start a new run "
+            "(docs/decisions/016-what-went.md)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

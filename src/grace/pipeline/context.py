@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace import plugins
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, ModelSettings, RunSettings, from_dict, of_earlier
+from grace.config import DataSettings, ModelSettings, RunSettings, from_dict, refuse_earlier
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.settings import model_folder, needed_length, settled
@@ -287,7 +287,8 @@ def read_run_settings(path: Path) -> RunSettings:
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
         raise RunError(f"{path} {which}; see `grace list runs`")
-    return from_dict(RunSettings, of_earlier(stored["settings"], str(config)), where=str(config))
+    refuse_earlier([stored["settings"]], config)
+    return from_dict(RunSettings, stored["settings"], where=str(config))
 
 
 def code_in(settings: RunSettings) -> list[str]:

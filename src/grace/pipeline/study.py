@@ -30,10 +30,10 @@ from grace.config import (
     RunSettings,
     from_dict,
     merged,
-    of_earlier,
     override_settings,
     parse_value,
     read_recipe,
+    refuse_earlier,
     sections,
     setting,
     to_dict,
@@ -172,14 +172,7 @@ def _new_study(recipe: Path | None) -> Study:
 def _stored_study(config: Path) -> Study:
     stored = read_json(config)
     own = from_dict(StudySettings, stored.get("study", {}), where=str(config))
-    if "study" not in stored:
-        return Study(of_earlier(stored["settings"], str(config)), own, where=str(config))
-    trees = (stored["settings"], *own.task.values(), *own.variant.values())
-    if any({"train", "target"} & tree.keys() for tree in trees):
-        raise ConfigError(
-            f"{config.parent} was started by an earlier version, with settings that this one does "
-            f"not have; see its runs with grace report {config.parent}, or start a new study"
-        )
+    refuse_earlier((stored["settings"], *own.task.values(), *own.variant.values()), config)
     return Study(stored["settings"], own, tuple(stored.get("overrides", ())), str(config))
 
 

@@ -63,6 +63,11 @@ class RowFile(Generic[Row]):
             file.truncate(ends[position])
         return done
 
+    def left(self, ids: Sequence[str], size: int) -> list[range]:
+        """Cut the file after its last whole unit of `size` rows; return the rows that it lacks."""
+        units = [range(at, min(at + size, len(ids))) for at in range(0, len(ids), size)]
+        return units[self.resume([[ids[row] for row in unit] for unit in units]) :]
+
     def _scan(self, *, strict: bool) -> Iterator[tuple[Row, int]]:
         """Yield (row, byte offset after it); stop at the first bad line, or raise if strict."""
         try:

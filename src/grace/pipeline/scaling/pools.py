@@ -50,17 +50,15 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     table = pool.confidences(name)
     ids = [response.id for response in pool.responses.read()]
     size = UNIT * (len(ids) // len(pool.questions.read()))
-    units = [range(start, min(start + size, len(ids))) for start in range(0, len(ids), size)]
-    done = table.resume([[ids[i] for i in unit] for unit in units])
-    if done == len(units):
+    left = table.left(ids, size)
+    if not left:
         return
     engine = MeteredEngine(lambda: context.engine(asked_by(estimator)), Meter())
     fit_on = KnownSplits(context, estimator.answers)
     fitted = estimator.fit(fit_on, engine, context.settings.seed)
     samples = context.samples(pool)
-    rated = sum(map(len, units[:done]))
-    with progress(f"scale {name}", len(ids), done=rated, unit="samples") as advance:
-        for unit in units[done:]:
+    with progress(f"scale {name}", len(ids), done=left[0].start, unit="samples") as advance:
+        for unit in left:
             # every sample is rated by itself
             values = checked(name, fitted.rate(samples.part(unit)), len(unit))
             table.append([Confidence(ids[i], v) for i, v in zip(unit, values, strict=True)])

@@ -362,8 +362,7 @@ def answer_tuned(context: Context, split: Split) -> None:
 def _rate_split(context: Context, split: Split) -> None:
     """Write the backbone's answers with the tuned model's confidences; resumes."""
     tuned, ids = split.tuned.responses, [one.id for one in split.responses.read()]
-    units = [range(at, min(at + AT_ONCE, len(ids))) for at in range(0, len(ids), AT_ONCE)]
-    left = units[tuned.resume([[ids[row] for row in unit] for unit in units]) :]
+    left = tuned.left(ids, AT_ONCE)
     if not left:
         return
     engine, samples = context.engines.tuned, context.samples(split)
