@@ -333,6 +333,17 @@ def test_a_shard_is_not_written_where_other_settings_have_begun(
     assert not files(out)
 
 
+def test_no_more_workers_load_the_model_than_there_are_shards_to_make(
+    run: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, asked = trials.settings(run, ONE), []
+    label(questions, tmp_path / "out", settings)
+    shard_path(tmp_path / "out", 1).unlink()
+    monkeypatch.setattr(labelling, "side_by_side", lambda *given: asked.append(given[1:]))
+    assert label(questions, tmp_path / "out", settings, workers=4).left == 1
+    assert asked == [([(0, "")], ["worker 0"], 1)]
+
+
 def test_two_workers_write_the_rows_of_one_process(
     run: Path, questions: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def label(questions: str | Path, out: Path, how: Labelling, *, workers: int = 1)
     how = how._replace(settings=replace(how.settings, model=model))
     shards, before = -(-total // how.shard_size), len(shards_in(out))
     if before < shards:
+        workers = min(workers, shards - before)
         work = functools.partial(_work, located(questions), out.absolute(), how, record, total)
         shares = _gpus_of(workers) if model.device == "auto" else [""] * workers
         names = [f"worker {number}" for number in range(workers)]
