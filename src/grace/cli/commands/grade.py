@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -16,6 +15,7 @@ from grace.errors import ConfigError, DataError, GraceError
 from grace.progress import progress
 
 if TYPE_CHECKING:
+    from grace.records import Question
     from grace.tasks.answered import Answered
 
 WIDTH = 60  # characters of a response or an answer that are shown
@@ -74,26 +74,31 @@ def grade(
     anywhere for `grace fit` and `grace measure`. With --json only the counts
     are printed.
     """
-    from grace.store import check_vacant
-    from grace.store.inputs import read_rows
+    from grace.config import DataSettings
+    from grace.grading import load_grader
+    from grace.store import check_vacant, write_bytes
+    from grace.tasks.answered import read_answers
 
     if out:
         check_vacant(out)
-    total = 0 if str(file) == "-" else sum(1 for _ in read_rows(file))
+    rows = list(read_answers(file, every=True))
+    if not rows:
+        wanted = '{"answers": [...], "response": "..."}'
+        raise DataError(f"{file} has no row to grade; write {wanted}")
+    data = DataSettings(question_field=question_field, answer_field=answer_field)
+    grade_one, graded = load_grader(grader), list[str]()
     count: Counter[tuple[str, str]] = Counter()
-    with _output(out) as target, progress("grade", total, unit="rows") as advance:
-        for verdicts in _verdicts(file, grader, question_field, answer_field):
+    with progress("grade", len(rows), unit="rows") as advance:
+        for row in rows:
+            verdicts = _verdicts(row, data, file, grader, grade_one)
             for verdict in verdicts:
-                number = count["all", "rows"]
-                _count(count, verdict)
-                if number < show and not as_json:
+                if count["all", "rows"] < show and not as_json:
                     print(_line(verdict))
-            if target:
-                target.write(json.dumps(_row(verdicts), ensure_ascii=False, default=str) + "\n")
+                _count(count, verdict)
+            graded.append(json.dumps(_row(verdicts), ensure_ascii=False, default=str) + "\n")
             advance(1)
-        if not count["all", "rows"]:
-            wanted = '{"answers": [...], "response": "..."}'
-            raise DataError(f"{file} has no row to grade; write {wanted}")
+    if out:
+        write_bytes(out, "".join(graded).encode())
     if as_json:
         print(json.dumps(_summary(count), indent=2))
         return
@@ -102,56 +107,27 @@ def grade(
     _print_summary(_summary(count), out)
 
 
-@contextlib.contextmanager
-def _output(out: Path | None) -> Iterator[IO[str] | None]:
-    """Write a file beside `out`, which takes its name once all rows are graded."""
-    from grace.store import writing
-
-    if out is None:
-        yield None
-        return
-    partial = out.with_name(f".{out.name}.partial")
-    with writing(out):
-        target = partial.open("w", encoding="utf-8", newline="\n")
+def _verdicts(row: Answered, data: Any, file: Path, name: str, grader: Any) -> list[Verdict]:
+    """Return the verdict on a row, or those on the fields of a structured answer."""
     try:
-        with target:
-            yield target
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+        if structured := _accepted_fields(row, data):
+            return [*_of_fields(row, structured, name, grader)]
+        return [_verdict(row, _question(row, data, file), name, grader)]
+    except GraceError as error:
+        if str(error).startswith(row.where) or isinstance(error, ConfigError):
+            raise
+        raise DataError(f"{row.where}: {error}") from error
 
 
-def _verdicts(file: Path, name: str, question: str, answer: str) -> Iterator[list[Verdict]]:
-    """Yield the verdict on each row, or those on the fields of a structured answer."""
-    from grace.config import DataSettings
-    from grace.grading import load_grader
-    from grace.tasks.answered import read_answers
-
-    grader = load_grader(name)
-    data = DataSettings(question_field=question, answer_field=answer)
-    for row in read_answers(file, every=True):
-        try:
-            yield _verdict(row, data, file, name, grader)
-        except GraceError as error:
-            placed = str(error).startswith(row.where)
-            if placed or isinstance(error, ConfigError):
-                raise
-            raise DataError(f"{row.where}: {error}") from error
-
-
-def _verdict(row: Answered, data: Any, file: Path, name: str, grader: Any) -> list[Verdict]:
+def _verdict(row: Answered, question: Question, name: str, grader: Any) -> Verdict:
     """Return the verdict on a row; a grade of the file holds where no accepted answer is known."""
     from grace.answers import kind_of, read
     from grace.tasks import KINDS
 
-    response = row.response
-    if structured := _accepted_fields(row, data):
-        return [*_of_fields(row, response, structured, name, grader)]
-    question = _question(row, data, file)
     accepted, choices = question.answers, question.choices
     given = row.correct if "correct" in row.known else None
     kind = name if name in KINDS else kind_of(accepted, choices)
-    answer = read(response, kind, choices)  # type: ignore[arg-type]
+    answer = read(row.response, kind, choices)  # type: ignore[arg-type]
     if given is not None and row.known.get("answers") is None and row.known.get("answer") == answer:
         accepted = ()  # an answer that GrACE has read, not one that is accepted
     if not accepted and given is None:
@@ -159,10 +135,10 @@ def _verdict(row: Answered, data: Any, file: Path, name: str, grader: Any) -> li
             f'{row.where}: neither accepted answers nor a grade; add "answers", name their column '
             '(--answer-field NAME), or add "correct": true or false'
         )
-    correct = grader(response, question) if accepted else bool(given)
+    correct = grader(row.response, question) if accepted else bool(given)
     differs = bool(accepted) and given is not None and given != correct
-    about = (row, response, accepted, kind, correct, answer)
-    return [Verdict(*about, given=not accepted, differs=differs)]
+    about = (row, row.response, accepted, kind, correct, answer)
+    return Verdict(*about, given=not accepted, differs=differs)
 
 
 def _accepted_fields(row: Answered, data: Any) -> dict[str, tuple[str, ...]]:
@@ -175,7 +151,7 @@ def _accepted_fields(row: Answered, data: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _of_fields(
-    row: Answered, response: str, accepted: dict[str, tuple[str, ...]], name: str, grader: Any
+    row: Answered, accepted: dict[str, tuple[str, ...]], name: str, grader: Any
 ) -> Iterator[Verdict]:
     """Yield the verdict on each field; one that the response lacks is wrong."""
     from grace.answers import kind_of, read
@@ -184,7 +160,7 @@ def _of_fields(
     from grace.records import Question
     from grace.tasks import KINDS
 
-    found = fields_in(response)
+    found = fields_in(row.response)
     for field, right in accepted.items():
         said = said_in(found[field].value) if field in found else ""
         kind = name if name in KINDS else kind_of(right)
@@ -194,7 +170,7 @@ def _of_fields(
         yield Verdict(*about, given=False, differs=False, field=field)
 
 
-def _question(row: Answered, data: Any, file: Path) -> Any:
+def _question(row: Answered, data: Any, file: Path) -> Question:
     """Return the question of a row, which needs no text to be graded."""
     import dataclasses
 
