@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,20 +42,21 @@ UNPAIRED = (
 FITTED = "token probabilities, fitted"
 
 
-class Answers(NamedTuple):
+@dataclass(frozen=True)
+class Answers:
     """The graded answers of one source, and the number of those without a grade."""
 
     rated: list[Answered]
     ids: list[str]  # QUESTION#k for the k-th answer to a question; empty without a question
     ungraded: int
 
-    @property
+    @functools.cached_property
     def has_confidence(self) -> bool:
         """Whether a confidence is told; if not, the likelihood of the answers stands for it."""
         told = any("confidence" in row.known for row in self.rated)
         return told or all(row.likelihood is None for row in self.rated)
 
-    @property
+    @functools.cached_property
     def confidence(self) -> list[float | None]:
         """What is measured of each answer."""
         own = self.has_confidence
@@ -70,7 +73,8 @@ def measure(
 
     Args:
         sources: files (JSON Lines, CSV, Parquet), directories that `grace label` wrote, or rows
-            with `confidence` and `correct`, such as a list of dicts or a `datasets.Dataset`.
+            with `confidence` (or else `logprobs`) and `correct`, such as a list of dicts or a
+            `datasets.Dataset`.
             Several are compared, question by question where rows have a `question`.
         out: a directory for report.html, report.md and figures; None: write nothing.
         bins: number of equal-width bins of ECE.
