@@ -106,20 +106,22 @@ def test_a_pair_equals_resampling_both_sides_by_hand():
         gaps += gap[drawn].mean(axis=1) / 5
     means = [metrics.brier(r.confidence, r.correct) for r in (*a, *b)]
     each = np.array(means[:5]) - means[5:]
-    assert found.difference == pytest.approx(each.mean())
-    assert found.interval == pytest.approx(tuple(np.quantile(gaps, TAILS)), abs=0.01)
+    assert found.estimate.value == pytest.approx(each.mean())
+    assert found.estimate.interval == pytest.approx(tuple(np.quantile(gaps, TAILS)), abs=0.01)
     alone = trials(a[0], b[0]).paired(a[:1], b[:1])["brier"]
     one = a[0], b[0]
     gap, other = ((np.array(r.confidence) - r.correct) ** 2 for r in one)
     drawn_R = (gap - other)[drawn].mean(axis=1)
-    assert alone.interval == pytest.approx(tuple(np.quantile(drawn_R, TAILS, method="weibull")))
+    assert alone.estimate.interval == pytest.approx(
+        tuple(np.quantile(drawn_R, TAILS, method="weibull"))
+    )
     assert found.seeds == list(SEEDS) and found.n == 1000
 
 
 def test_pairing_is_tighter_than_two_separate_intervals():
     a, b = seeds("grace"), seeds("platt", noise=1.5)
     shared = trials(*a, *b)
-    low, high = shared.paired(a, b)["brier"].interval
+    low, high = shared.paired(a, b)["brier"].estimate.interval
     ends = [shared.estimate(side, "brier").interval for side in (a, b)]
     assert high - low < sum(end[1] - end[0] for end in ends) / 2
 
@@ -132,7 +134,7 @@ def test_only_seeds_and_responses_in_both_are_compared():
         - metrics.brier(y.confidence[20:], y.correct[20:])
         for x, y in zip(a[:3], b, strict=True)
     ]
-    assert found["brier"].difference == pytest.approx(np.mean(expected))
+    assert found["brier"].estimate.value == pytest.approx(np.mean(expected))
     assert found["brier"].seeds == [0, 1, 2] and found["brier"].n == 3 * 180
 
 

@@ -126,25 +126,6 @@ def panels(
     return figure, axes[:count]
 
 
-def outer_labels(axes: Sequence[Any], x: str, y: str) -> None:
-    """Label the panels at the left and at the bottom of a figure."""
-    columns = axes[0].get_gridspec().ncols
-    for at, axis in enumerate(axes):
-        if at + columns >= len(axes):
-            axis.set_xlabel(x)
-        if at % columns == 0:
-            axis.set_ylabel(y)
-
-
-def unit_ticks(axis: Any, *, y: bool = True) -> None:
-    """Put five ticks on the x axis, and on the y axis, from 0 to 1."""
-    ticks = [0, 0.25, 0.5, 0.75, 1]
-    names = ["0", ".25", ".5", ".75", "1"]
-    axis.set_xticks(ticks, names)
-    if y:
-        axis.set_yticks(ticks, names)
-
-
 def save(figure: Any, name: str, title: str, caption: str, group: str) -> Figure:
     """Save a drawn figure in every format of `FORMATS`."""
     files = {}
@@ -161,6 +142,7 @@ def save(figure: Any, name: str, title: str, caption: str, group: str) -> Figure
 GENERALIZATION = "generalization"
 """The group of the figures on training elsewhere; the others belong to a group of estimators."""
 
+HALVES = (0, 0.5, 1)
 FLOOR, TALL = -0.26, 0.2  # where answers are counted below a reliability diagram, and how high
 ACCESS_LOOK = dict(zip(ACCESS, zip((SKY, BLUE, GREEN, ORANGE), "os^D", strict=True), strict=True))
 UNKNOWN_LOOK = (SOFT[0], "o")
@@ -229,11 +211,11 @@ def draw_reliability(rated: Sequence[Rated]) -> Any:
         values = [f"{title} {100 * value:.1f}" for title, value in shown if value is not None]
         title = [*textwrap.wrap(each.label, 26), " · ".join(values)]
         axis.set_title("\n".join(title), fontsize=8.5)
-        axis.set(xlim=(0, 1), ylim=(FLOOR - TALL, 1), aspect="equal")
+        axis.set(xlim=(0, 1), ylim=(FLOOR - TALL, 1), aspect="equal", xticks=HALVES, yticks=HALVES)
         axis.spines["left"].set_bounds(0, 1)
         axis.spines["bottom"].set_visible(False)
-        unit_ticks(axis)
-    outer_labels(axes, "Confidence", "Accuracy")
+    figure.supxlabel("Confidence", fontsize=9)
+    figure.supylabel("Accuracy", fontsize=9)
     return figure
 
 
@@ -405,8 +387,6 @@ def draw_targets(rows: Sequence[TargetRow]) -> Any:
     x, density = density_of(target, weight, int(n.sum()))
     right.plot(x, density, color=ORANGE, linewidth=1.6)
     right.set(xlabel="Target", ylabel="Density", xlim=(0, 1))
-    for axis in (left, right):
-        unit_ticks(axis, y=axis is left)
     return figure
 
 
@@ -523,7 +503,8 @@ def draw_used(rows: Sequence[JointStrategy]) -> Any:
         axis.axvline(row.mean_samples, color=INK, linewidth=0.9, linestyle="--")
         axis.set_title(name_of(row).replace(" (", "\n(", 1), fontsize=8)
         axis.set_xticks(range(1, len(used) + 1, -(-len(used) // MOST_TICKS)))
-    outer_labels(axes, "Samples used", "Questions (%)")
+    figure.supxlabel("Samples used", fontsize=9)
+    figure.supylabel("Questions (%)", fontsize=9)
     return figure
 
 

@@ -36,20 +36,10 @@ class Paired(NamedTuple):
     seeds: list[int]
     n: int
 
-    @property
-    def difference(self) -> float:
-        """The mean of a minus that of b."""
-        return self.estimate.value
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The interval of the difference."""
-        return self.estimate.interval
-
     def gap(self) -> dict[str, Any]:
         """Return the fields that every row about a difference has."""
         interval = or_none(self.estimate)
-        return {"difference": self.difference, "interval": interval, "n": self.n}
+        return {"difference": self.estimate.value, "interval": interval, "n": self.n}
 
     def over_seeds(self) -> dict[str, Any]:
         """Return the fields of a row about a difference over seeds."""
