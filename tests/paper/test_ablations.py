@@ -155,9 +155,9 @@ def test_grace_pre_starts_where_it_can_learn_and_learns(name: str, train: Any) -
         held_out=[dataclasses.replace(item, target=float(item.target > 0.5)) for item in data],
         on_step=lambda *a: seen.append(a[2]),
     )
-    assert 0.1 < done.result.log[0]["eval_mean_c"] < 0.9
+    assert 0.1 < done.log[0]["eval_mean_c"] < 0.9
     assert seen[-1]["calibration"] < 0.5 * seen[0]["calibration"]
-    assert done.result.log[-1]["eval_auroc"] > 0.8
+    assert done.log[-1]["eval_auroc"] > 0.8
 
 
 def test_a_half_precision_model_reads_the_prompt_in_float32_while_training() -> None:

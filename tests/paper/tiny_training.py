@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Trained(NamedTuple):
-    result: Any
+    log: list[dict[str, float]]
     model: Any
     tokenizer: Any
     cnf: Any
@@ -53,7 +53,7 @@ def train_in(
     model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
     model = model if dtype is None else model.to(dtype)
     cnf = add_cnf(model, tokenizer, head=settings.head)
-    result = train_adapter(
+    log = train_adapter(
         model,
         tokenizer,
         cnf,
@@ -66,4 +66,4 @@ def train_in(
         metadata={"base_model": name},
         **options,
     )
-    return Trained(result, model, tokenizer, cnf, folder / "adapter", folder / "checkpoints")
+    return Trained(log, model, tokenizer, cnf, folder / "adapter", folder / "checkpoints")

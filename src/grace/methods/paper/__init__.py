@@ -6,7 +6,7 @@ In the order in which to read it:
     targets.py      a target for every response: the accuracy of its bin (section 3.2.2)
     examples.py     prompt, response and `<CNF>`; the order of the examples
     loss.py         (t - c)^2 + gamma * SFT, and how the ablations differ (eq. 7)
-    lora.py         what trains: LoRA and the row of `<CNF>`
+    lora.py         what trains: LoRA and the row of `<CNF>`, and where that row starts
     loop.py         the steps: forward, backward, log, validate, checkpoint
     trainer.py      checks before, the adapter that is written after
     checkpoints.py  what makes a killed training go on

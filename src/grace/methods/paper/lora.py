@@ -1,10 +1,11 @@
-"""LoRA and the `<CNF>` row: target modules, and a forward pass without a full-matrix gradient.
+"""LoRA and the `<CNF>` row: target modules, the row's start, and rows without a full gradient.
 
 Shapes: B sequences, T tokens, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grace.cnf import CnfTokens, trainable_rows
+from grace.cnf import CnfTokens, Readout, trainable_rows, without
 from grace.config import PaperSettings
 from grace.errors import ConfigError, TrainingError
+from grace.methods.paper.examples import Example, TrainingBatch, collate, to_device
+from grace.methods.paper.loss import forward_logits
 
+PROMPTS, AT_ONCE = 1024, 16  # on which a row starts even, and how many at a time
+RIDGE = 0.1  # its penalty, as a share of the mean squared length of the states
 ALIASES = ("mlp", "attention", "qv", "all-linear")
 MLP_PARENTS = ("mlp", "feed_forward", "ffn", "ff", "block_sparse_moe", "shared_mlp")
 MLP_LEAVES = ("fc1", "fc2", "fc_in", "fc_out", "dense_h_to_4h", "dense_4h_to_h")
@@ -107,6 +112,52 @@ def add_lora(model: Any, cnf: CnfTokens, settings: PaperSettings) -> Any:
             "rates would train nothing: load the base model in bfloat16 or float32"
         )
     return peft_model
+
+
+@torch.no_grad()
+def start_even(peft_model: Any, readout: Readout, examples: Sequence[Example], pad_id: int) -> None:
+    """Initialise the output row of `<CNF>` so that c is about 1/2 at the end of a prompt.
+
+    There neither the row of EOS nor the mean row of the vocabulary would do: c would start below
+    one in a million, where (t - c)^2 has no gradient, and stay there.
+
+    The row is a ridge regression of the logit that makes c 1/2 on the hidden states at the ends of
+    some prompts, so that c is near 1/2 at each of them, not only on average. Its length is then
+    adjusted through the whole model, as a model may scale its logits.
+    """
+    head = peft_model.get_base_model().get_output_embeddings()
+    (row_1D,) = head.token_adapter.trainable_tokens_delta.values()
+    prompts = [dataclasses.replace(item, response_ids=()) for item in examples[:PROMPTS]]
+    parts = [prompts[at : at + AT_ONCE] for at in range(0, len(prompts), AT_ONCE)]
+    batches = [collate(part, readout, pad_id) for part in parts]
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, -1].float()))
+    logits_BV = _last_logits(peft_model, batches)
+    hook.remove()
+    states_BD = torch.cat(seen)
+    rest_B = without(logits_BV, readout).logsumexp(dim=-1)
+    row_1D.copy_(_ridge(states_BD, rest_B))
+    logits_BV = _last_logits(peft_model, batches)
+    row_1D.mul_(rest_B.mean() / logits_BV[:, readout.ids[0]].mean())
+
+
+def _ridge(states_BD: Tensor, logits_B: Tensor) -> Tensor:
+    """Return the row (D,) whose products with the states are close to these logits."""
+    gram_BB = states_BD @ states_BD.T
+    gram_BB.diagonal().add_(RIDGE * gram_BB.diagonal().mean())
+    row_D: Tensor = states_BD.T @ torch.linalg.solve(gram_BB, logits_B)
+    return row_D
+
+
+def _last_logits(peft_model: Any, batches: Sequence[TrainingBatch]) -> Tensor:
+    peft_model.eval()
+    device = next(peft_model.parameters()).device
+    logits = []
+    for batch in batches:
+        length = batch["input_ids"].shape[1] - 1  # without <CNF>
+        logits_B1V = forward_logits(peft_model, to_device(batch, device), length, 1)
+        logits.append(logits_B1V[:, -1].float())
+    return torch.cat(logits)
 
 
 def set_activation_checkpointing(model: Any, enabled: bool) -> None:

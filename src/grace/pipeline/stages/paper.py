@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from grace.methods.paper.examples import Example
     from grace.methods.paper.loop import OnStep
     from grace.methods.paper.targets import Targets
-    from grace.methods.paper.trainer import TrainResult
 
 STEPS = "steps"  # the unit under which the seconds of optimizer steps are kept
 
@@ -81,7 +80,7 @@ def train_run_adapter(context: Context, targets: Any, on_step: OnStep | None = N
     )
 
 
-def train_on(context: Context, targets: Sequence[float], **options: Any) -> TrainResult:
+def train_on(context: Context, targets: Sequence[float], **options: Any) -> None:
     """Train a new adapter on a target per training response, with the run's settings."""
     from grace.cnf import add_cnf
     from grace.methods.paper.trainer import train_adapter
@@ -92,7 +91,7 @@ def train_on(context: Context, targets: Sequence[float], **options: Any) -> Trai
     context.engines.forget_base()
     loaded = context.engines.load_trainable()
     cnf = add_cnf(loaded.model, loaded.tokenizer, head=settings.paper.head, seed=settings.seed)
-    return train_adapter(
+    train_adapter(
         loaded.model,
         loaded.tokenizer,
         cnf,
