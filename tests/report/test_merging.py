@@ -10,7 +10,6 @@ from made_up_study import result, study
 from grace import metrics
 from grace.errors import UserInputError
 from grace.report import (
-    EstimatorResult,
     RatedAnswer,
     Report,
     TargetRow,
@@ -159,16 +158,6 @@ def test_what_a_differently_named_run_rates_otherwise_is_named_after_that_run():
         merge([of("grace"), of("grace", noise=3)], "both")
     with pytest.raises(UserInputError, match="different results for loglik@half"):
         merge([of("grace"), of("half", noise=2), of("half", noise=3)], "three")
-
-
-def test_unusable_results_are_refused_with_the_value():
-    with pytest.raises(
-        UserInputError, match=r"access of grace is 'root'; choose from text, logprobs"
-    ):
-        result("grace", access="root")
-    fields = {"task": "t", "train_task": "t", "backbone": "b", "estimator": "grace", "seed": 0}
-    with pytest.raises(UserInputError, match="2 responses but only 1 different ids"):
-        EstimatorResult(confidence=[1, 1], correct=[True] * 2, ids=["q#0"] * 2, **fields)
 
 
 def test_seeds_with_the_same_test_questions_are_said_to_be_one_experiment():

@@ -13,7 +13,6 @@ from rich.console import Console
 from grace import metrics
 from grace.errors import UserInputError
 from grace.report import (
-    EstimatorResult,
     from_json,
     render_table,
     summarize,
@@ -157,16 +156,6 @@ def test_transfer_and_other_backbones_are_groups_of_their_own():
 def test_what_cannot_be_reported_is_refused():
     with pytest.raises(UserInputError, match="has no results"):
         summarize(dataclasses.replace(study(), results=[]))
-    with pytest.raises(UserInputError, match="2 confidences, 1 grades"):
-        EstimatorResult(
-            task="t",
-            train_task="t",
-            backbone="b",
-            estimator="grace",
-            seed=0,
-            confidence=[0.5, 0.5],
-            correct=[True],
-        )
     with pytest.raises(UserInputError, match=r"confidence\[0\] is 7.0"):
         made = result(n=1)
         summary(dataclasses.replace(made, confidence=[7.0]))

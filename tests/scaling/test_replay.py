@@ -197,7 +197,6 @@ def test_questions_can_be_taken_out_of_a_pool():
         ({"budgets": (1, 9)}, "budgets 1, 9 do not fit: the pool holds 8"),
         ({"budgets": (0,)}, "budgets 0 do not fit"),
         ({"budgets": ()}, "none"),
-        ({"orders": 0}, "orders is 0"),
         ({"policies": ["apricot-es"]}, "no confidences of 'apricot' .it has: grace"),
     ],
 )

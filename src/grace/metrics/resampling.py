@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grace.errors import UserInputError
 from grace.metrics.kernels import GAPS, METRICS, Counted, metric_names
 from grace.metrics.samples import Floats, check, check_questions, scatter, sort_by_confidence
 
@@ -126,13 +125,7 @@ class Resamples:
 
     def _codes(self, questions: Sequence[Hashable], n: int) -> NDArray[np.intp]:
         check_questions(questions, n)
-        try:
-            return np.array([self._code[question] for question in questions], dtype=np.intp)
-        except KeyError as error:
-            raise UserInputError(
-                f"question {error.args[0]!r} is not one of those that are resampled; "
-                "pass all questions to Resamples"
-            ) from None
+        return np.array([self._code[question] for question in questions], dtype=np.intp)
 
 
 def estimate(draws_S: Sequence[Floats], *, seed: int = 0) -> Estimate:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from grace.config import flatten
 from grace.errors import UserInputError
-from grace.report.names import ACCESS, of_run
+from grace.report.names import of_run
 from grace.report.rows import Pooled, RatedAnswer, TargetRow, Validation, group_by
 from grace.scaling import Curve, PairWins
 
@@ -48,25 +48,8 @@ class EstimatorResult:
     extra_requests_per_answer: float | None = None
     fit_seconds: float | None = None  # total for what is used
     trained_parameters: int | None = None
-    access: str | None = None  # one of `ACCESS`
+    access: str | None = None  # one of `names.ACCESS`
     run: str = ""  # its name for the trained confidence
-
-    def __post_init__(self) -> None:
-        sizes = {len(self.confidence), len(self.correct), len(self.ids or self.correct)}
-        if len(sizes) > 1:
-            raise UserInputError(
-                f"{self.estimator} on {self.task} has {len(self.confidence)} confidences, "
-                f"{len(self.correct)} grades and {len(self.ids)} ids; give one each per response"
-            )
-        if len(set(self.ids)) < len(self.ids):
-            raise UserInputError(
-                f"{self.estimator} on {self.task} has {len(self.ids)} responses but only "
-                f"{len(set(self.ids))} different ids; a response's id is <question>#<sample>"
-            )
-        if self.access is not None and self.access not in ACCESS:
-            raise UserInputError(
-                f"access of {self.estimator} is {self.access!r}; choose from {', '.join(ACCESS)}"
-            )
 
     @property
     def key(self) -> Key:
@@ -144,8 +127,6 @@ class ReportInput:
 def merge(runs: Iterable[ReportInput], name: str) -> ReportInput:
     """Join inputs; an equal estimator counts once, another with its name is named after its run."""
     inputs = list(runs)
-    if not inputs:
-        raise UserInputError("there are no runs to report; name at least one")
 
     def every(part: str) -> list[Any]:
         return [entry for data in inputs for entry in getattr(data, part)]
@@ -175,16 +156,6 @@ def setting_texts(settings: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def conflict(key: Key) -> UserInputError:
-    """Return the error for two results with the same key."""
-    task, train_task, backbone, estimator, seed = key
-    return UserInputError(
-        f"two different results for {estimator} on {task} (trained on {train_task}, "
-        f"{backbone}, seed {seed}); leave one run out, or give it a name: grace run RUN "
-        "--redo report --set report.name=NAME"
-    )
-
-
 def _distinct(values: Iterable[str]) -> str:
     """Join the distinct values, in order of appearance."""
     return "; ".join(dict.fromkeys(values))
@@ -198,7 +169,12 @@ def _results(results: Sequence[EstimatorResult]) -> list[EstimatorResult]:
             result = replace(result, estimator=of_run(result.estimator, result.run))
             known = first.setdefault(result.key, result)
         if not _same(known, result):
-            raise conflict(result.key)
+            task, train_task, backbone, estimator, seed = result.key
+            raise UserInputError(
+                f"two different results for {estimator} on {task} (trained on {train_task}, "
+                f"{backbone}, seed {seed}); leave one run out, or give it a name: grace run RUN "
+                "--redo report --set report.name=NAME"
+            )
     return list(first.values())
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -31,7 +30,6 @@ from grace.report.inputs import (
     Replay,
     ReportInput,
     Traced,
-    conflict,
     setting_texts,
 )
 from grace.report.names import BASE, BASELINE, COMPARED, COSTS, OURS, shown_budget
@@ -90,9 +88,6 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
     """Compute a report, rounded as in report.json."""
     if not data.results:
         raise UserInputError(f"report {data.name!r} has no results; score an estimator first")
-    for key, count in Counter(result.key for result in data.results).items():
-        if count > 1:
-            raise conflict(key)
     trials = Trials(data.results, bins=bins, resamples=resamples, seed=seed)
     groups = grouped(data.results)
     report = Report(

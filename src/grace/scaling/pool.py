@@ -51,13 +51,7 @@ class Pool:
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
     ) -> Pool:
-        """Make a pool of answers as texts, None for none (see `__init__`)."""
-        lengths = sorted({len(row) for row in answers})
-        if len(lengths) != 1:
-            raise UserInputError(
-                f"questions have {' or '.join(map(str, lengths)) or 'no'} samples; "
-                "give the same number of each, at least one"
-            )
+        """Make a pool of answers as texts, None for none, as many of each question."""
         codes = []
         for row in answers:
             code = {answer: at for at, answer in enumerate(dict.fromkeys(row))} | {None: -1}

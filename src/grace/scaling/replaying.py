@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.errors import UserInputError
 from grace.scaling.pool import Pool
 from grace.scaling.results import Curve, Scaling
 from grace.strategies import POLICIES, EarlyStop, FittedVote, Policy, Strategy, policy
@@ -48,8 +47,6 @@ def replay(
     """
     pool.check_budgets(budgets)
     budgets = sorted(set(budgets))
-    if orders < 1:
-        raise UserInputError(f"orders is {orders}; at least one order is needed")
     named = (policy(each) if isinstance(each, str) else each for each in policies)
     sums = [_Sums(each, pool, budgets) for each in named]
     for question_R, sample_RT in _rows(pool, orders, seed, max(budgets)):

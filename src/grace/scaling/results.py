@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from grace.errors import UserInputError
 from grace.metrics import Estimate, Resamples, estimate, over_seeds, percentiles, won_pairs
 from grace.scaling.pool import Pool
 from grace.strategies.tally import Floats
@@ -131,12 +130,6 @@ class Scaling:
         return self._draws[:, :, *self._place(policy, budget), MEASURES.index(measure)]
 
     def _place(self, policy: str, budget: int) -> tuple[int, int]:
-        if policy not in self.curves:
-            names = ", ".join(self.curves)
-            raise UserInputError(f"{policy!r} was not replayed; choose from {names}")
-        if budget not in self.budgets:
-            budgets = ", ".join(map(str, self.budgets))
-            raise UserInputError(f"budget {budget} was not replayed; choose from {budgets}")
         return list(self.curves).index(policy), self.budgets.index(budget)
 
     @cached_property

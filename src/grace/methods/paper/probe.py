@@ -43,11 +43,6 @@ def _checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
     """Return features and labels as float64."""
     features_ND = np.asarray(features_ND, dtype=np.float64)
     label_N = np.asarray(labels_N, dtype=np.float64)
-    if features_ND.ndim != 2 or len(features_ND) != len(label_N):
-        raise UserInputError(
-            f"probe features have shape {features_ND.shape} for {len(label_N)} labels; "
-            "give one row of features per label"
-        )
     finite_N = np.isfinite(features_ND).all(axis=1)
     if not finite_N.all():
         raise UserInputError(

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.errors import UserInputError
 from grace.metrics.samples import bin_index
 
 Array = NDArray[Any]
@@ -56,10 +55,6 @@ def make_targets(
 
     Source: arXiv 2509.09438 section 3.2.2.
     """
-    if bad := int((~np.isfinite(scores_N)).sum()):
-        raise UserInputError(
-            f"targets need finite scores, got {bad} not finite; compute the probe scores again"
-        )
     clipped_N = np.clip(scores_N, 0.0, 1.0)
     bin_N = bin_index(clipped_N, bins)
     count_M = np.bincount(bin_N, minlength=bins)
