@@ -6,6 +6,7 @@ axes are drawn in `INK`, which the page replaces by the colour of its text.
 
 from __future__ import annotations
 
+import collections
 import io
 import itertools
 import math
@@ -545,25 +546,14 @@ def draw(report: Report) -> list[Figure]:
     """Draw every figure that the report has numbers for; matplotlib is imported here."""
     import matplotlib
 
+    kinds = (estimator_figures, transfer_figures, target_figures, trace_figures, vote_figures)
+    named: list[Figure] = []
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
-        return _unique_names(_figures(report))
-
-
-def _figures(report: Report) -> Iterator[Figure]:
-    yield from estimator_figures(report)
-    yield from transfer_figures(report)
-    yield from target_figures(report)
-    yield from trace_figures(report)
-    yield from vote_figures(report)
-
-
-def _unique_names(figures: Iterator[Figure]) -> list[Figure]:
-    """Number later figures of the same name, as tasks "a b" and "a/b" would share a file name."""
-    seen: dict[str, int] = {}
-    named = []
-    for figure in figures:
-        count = seen[figure.name] = seen.get(figure.name, 0) + 1
-        named.append(figure if count == 1 else figure._replace(name=f"{figure.name}-{count}"))
+        drawn = collections.Counter[str]()
+        for figure in itertools.chain.from_iterable(kind(report) for kind in kinds):
+            drawn[figure.name] += 1  # tasks "a b" and "a/b" would share a file name
+            more = f"-{drawn[figure.name]}" if drawn[figure.name] > 1 else ""
+            named.append(figure._replace(name=figure.name + more))
     return named

@@ -31,27 +31,6 @@ EPSILON = 1e-6
 NOISE = -1
 
 
-class Best:
-    """The weights with the smallest validation Brier score so far."""
-
-    def __init__(self, network: torch.nn.Module) -> None:
-        self.brier = math.inf
-        self.since = 0  # evaluations since then
-        self._network = network
-        self._weights: dict[str, Any] = {}
-
-    def update(self, brier: float) -> None:
-        """Keep the current weights if their score is the smallest."""
-        self.since += 1
-        if brier < self.brier:
-            self.brier, self.since = brier, 0
-            self._weights = copy.deepcopy(self._network.state_dict())
-
-    def restore(self) -> None:
-        """Load the best weights."""
-        self._network.load_state_dict(self._weights)
-
-
 def train(
     model: TextModel,
     texts: Sequence[Text],
@@ -61,19 +40,40 @@ def train(
     seed: int,
 ) -> None:
     """Fine-tune a classifier in place, to the weights that are best on validation answers."""
-    rows, best = model.tokens(texts), Best(model.network)
-    step = _stepper(model, settings)
+    from transformers import get_cosine_schedule_with_warmup
+
+    network, rows, last = model.network, model.tokens(texts), settings.steps
+    weights = list(network.parameters())
+    optimizer = torch.optim.AdamW(
+        weights, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
+    warmup = int(min(WARMUP * last, MAX_WARMUP))
+    schedule = get_cosine_schedule_with_warmup(optimizer, warmup, HORIZON * last)
     order = batches([len(ids) for ids in rows], settings.batch_size, seed)
-    last = settings.steps
+    best, kept, since = math.inf, network.state_dict(), 0
     with progress("apricot: train", last, unit="steps") as advance:
         for number, at in zip(range(1, last + 1), order, strict=False):
-            step([rows[row] for row in at], [target_N[row] for row in at])
+            network.train()
+            confidence_B = torch.softmax(model.forward([rows[row] for row in at]), dim=-1)[:, 1]
+            target_B = torch.tensor([target_N[row] for row in at], device=confidence_B.device)
+            loss = torch.nn.functional.mse_loss(confidence_B, target_B)
+            _finite("loss", loss.item(), number)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
+            optimizer.step()
+            schedule.step()
             if number % settings.validate_every == 0 or number == last:
-                best.update(_finite("validation Brier score", validation_brier(), number))
-                if 0 < settings.patience <= best.since:
+                brier, since = (
+                    _finite("validation Brier score", validation_brier(), number),
+                    since + 1,
+                )
+                if brier < best:
+                    best, kept, since = brier, copy.deepcopy(network.state_dict()), 0
+                if 0 < settings.patience <= since:
                     break
-            advance(1, f"best validation Brier {best.brier:.4f}" if best.brier < 1 else "")
-    best.restore()
+            advance(1, f"best validation Brier {best:.4f}" if best < 1 else "")
+    network.load_state_dict(kept)
 
 
 def batches(lengths: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:
@@ -86,39 +86,6 @@ def batches(lengths: Sequence[int], size: int, seed: int) -> Iterator[list[int]]
             batched += [group[at : at + size] for at in range(0, len(group), size)]
         for index in random.permutation(len(batched)):
             yield batched[index]
-
-
-def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    """Schedule the learning rate: a linear warm-up, then a cosine."""
-    from transformers import get_cosine_schedule_with_warmup
-
-    warmup = int(min(WARMUP * steps, MAX_WARMUP))
-    return get_cosine_schedule_with_warmup(optimizer, warmup, HORIZON * steps)
-
-
-def _stepper(
-    model: TextModel, settings: Any
-) -> Callable[[Sequence[Sequence[int]], Sequence[float]], None]:
-    """Return a function that takes one optimizer step on a batch of token ids and targets."""
-    weights = list(model.network.parameters())
-    optimizer = torch.optim.AdamW(
-        weights, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
-    learning_rate = schedule(optimizer, settings.steps)
-
-    def step(rows: Sequence[Sequence[int]], targets: Sequence[float]) -> None:
-        model.network.train()
-        confidence_B = torch.softmax(model.forward(rows), dim=-1)[:, 1]
-        target_B = torch.tensor(targets, device=confidence_B.device)
-        loss = torch.nn.functional.mse_loss(confidence_B, target_B)
-        _finite("loss", loss.item(), learning_rate.last_epoch + 1)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
-        optimizer.step()
-        learning_rate.step()
-
-    return step
 
 
 def _finite(what: str, value: float, step: int) -> float:

@@ -19,6 +19,7 @@ import numpy as np
 
 from grace.evidence import FEATURES, Evidence
 from grace.evidence.familiar import Familiar
+from grace.methods.grace.fit import evidence_of
 from grace.probe.rows import Array
 
 DRAWN = 10.0  # values of a field at which its own share of right ones counts half
@@ -82,15 +83,8 @@ class FieldColumns:
             more += familiar.bias - float(np.dot(familiar.weights, fitted.center))
             shifted = more + float(other_F @ center_F)
             familiar = Familiar(familiar.near, tuple(other_F.tolist()), shifted)
-        return Evidence(
-            tuple(weights_F.tolist()),
-            tuple(center_F.tolist()),
-            bias + float(weights_F @ center_F),
-            low=tuple(seen_NF.min(0).tolist()),
-            high=tuple(seen_NF.max(0).tolist()),
-            limit=math.log(max(int(own), 1) + 1),
-            familiar=familiar,
-        )
+        made = evidence_of(seen_NF, weights_F, bias)
+        return replace(made, limit=math.log(max(int(own), 1) + 1), familiar=familiar)
 
     def _weights(self, weights_X: Array, name: Name) -> tuple[Array, float]:
         """Return the weights of the features for a field, and what its own column adds."""

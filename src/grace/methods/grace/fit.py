@@ -100,7 +100,7 @@ def fit_evidence(
     made = fit_logistic(_blocks(features_NF), labels_N, groups, free=True, nested=EVERY_FOLD)
     shrunk = _shrunk(made, features_NF, labels_N, groups)
     weights_F, bias = shrunk.applied(np.concatenate(made.weights), made.bias)
-    return _evidence(features_NF, weights_F, bias)
+    return evidence_of(features_NF, weights_F, bias)
 
 
 class Layer(NamedTuple):
@@ -222,7 +222,7 @@ def fit_readout(
     weights_F, bias = shrunk.applied(weights_F, float(both @ [made.bias, alone.bias]))
     both *= shrunk.factor
     weights_QD = both[0] * np.stack(made.weights[:count])
-    evidence = _evidence(features_NF, weights_F, bias)
+    evidence = evidence_of(features_NF, weights_F, bias)
     scores_FN = np.stack([shrunk.scores, alone.nested])
     held_out_N, alone_N = sigmoid(np.clip(scores_FN, -evidence.limit, evidence.limit))
     layer_rows = None
@@ -397,7 +397,7 @@ def _blocks(features_NF: Array) -> list[Array]:
     return [varying_NF[:, :-1], varying_NF[:, -1:]]
 
 
-def _evidence(features_NF: Array, weights_F: Array, intercept: float) -> Evidence:
+def evidence_of(features_NF: Array, weights_F: Array, intercept: float) -> Evidence:
     """Return the evidence, with c from 1 / (N + 2) on: N answers support no more."""
     center_F = features_NF.mean(0)
     return Evidence(

@@ -40,7 +40,8 @@ def claim(
     digest = hashlib.sha256(repr((seed, cnf_id)).encode())
     for example in examples:
         digest.update(repr(dataclasses.astuple(example)).encode())
-    mine: dict[str, Any] = {"settings": _fixed(settings), "examples": digest.hexdigest()}
+    fixed = {k: v for k, v in to_dict(settings).items() if k not in FREE_IN_TRAINING}
+    mine: dict[str, Any] = {"settings": fixed, "examples": digest.hexdigest()}
     path = root / "data.json"
     if path.exists() and newest(root) is not None:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -52,10 +53,6 @@ def claim(
                 "delete that directory to train from the start"
             )
     write_json(path, mine)
-
-
-def _fixed(settings: PaperSettings) -> dict[str, Any]:
-    return {k: v for k, v in to_dict(settings).items() if k not in FREE_IN_TRAINING}
 
 
 def newest(root: Path) -> Path | None:

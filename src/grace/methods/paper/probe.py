@@ -28,7 +28,13 @@ def kfold_scores(
     seed: int = 0,
 ) -> Array:
     """Score every row (N,), uncalibrated, by a fit without its group (paper section 3.2.2)."""
-    features_ND, label_N = _checked(features_ND, labels_N)
+    features_ND, label_N = (np.asarray(each, dtype=np.float64) for each in (features_ND, labels_N))
+    finite_N = np.isfinite(features_ND).all(axis=1)
+    if not finite_N.all():
+        raise UserInputError(
+            f"probe features of row {int(np.argmin(finite_N))} are not finite; extract the "
+            "features again in float32"
+        )
     check_several(groups_N)
     fold_N = assign_folds(groups_N, folds, seed)
     scores_N = np.empty(len(label_N))
@@ -37,19 +43,6 @@ def kfold_scores(
         lambdas = [_chosen(features_ND, label_N, fold_N, fold)]
         (scores_N[held_N],) = _scores(features_ND, label_N, ~held_N, held_N, lambdas)
     return scores_N
-
-
-def _checked(features_ND: Array, labels_N: Array) -> tuple[Array, Array]:
-    """Return features and labels as float64."""
-    features_ND = np.asarray(features_ND, dtype=np.float64)
-    label_N = np.asarray(labels_N, dtype=np.float64)
-    finite_N = np.isfinite(features_ND).all(axis=1)
-    if not finite_N.all():
-        raise UserInputError(
-            f"probe features of row {int(np.argmin(finite_N))} are not finite; extract the "
-            "features again in float32"
-        )
-    return features_ND, label_N
 
 
 def _chosen(features_ND: Array, label_N: Array, fold_N: Array, outer: int) -> float:
