@@ -44,8 +44,8 @@ def rows_of(rows: list[Any], strategy: str, budget: int) -> list[Any]:
 
 def test_the_rows_of_every_run_are_there_under_the_name_of_what_was_trained(study: Path):
     rows = read_json(study / "scaling.json")["rows"]
-    assert [row["seed"] for row in rows_of(rows, "grace-es", 4)] == [0, 1]
-    assert [row["seed"] for row in rows_of(rows, "gentle-es", 4)] == [0]
+    assert [row["seeds"] for row in rows_of(rows, "grace-es", 4)] == [[0], [1]]
+    assert [row["seeds"] for row in rows_of(rows, "gentle-es", 4)] == [[0]]
     assert [row["estimator"] for row in rows_of(rows, "gentle-es", 4)] == ["gentle"]
     assert len(rows_of(rows, "sc@gentle", 2)) == 1
 
@@ -57,7 +57,7 @@ def test_the_joint_rows_are_means_over_the_seeds(study: Path):
             (row,) = rows_of(result["joint"], strategy, budget)
             assert row["seeds"] == [0, 1]
             each = rows_of(result["rows"], strategy, budget)
-            assert [own["seed"] for own in each] == [0, 1]
+            assert [own["seeds"] for own in each] == [[0], [1]]
             for key in ("accuracy", "mean_samples", "mean_tokens"):
                 mean = sum(own[key] for own in each) / len(each)
                 assert row[key] == pytest.approx(mean, abs=2e-6)
@@ -100,7 +100,7 @@ def test_variants_vote_over_the_same_samples_of_the_backbone(study: Path):
 def test_the_reports_of_the_study_and_of_its_runs_show_the_rows(study: Path):
     for folder, seeds in ((study, {0, 1}), (study / "seed-1/grace", {1})):
         report = read_json(folder / "report.json")
-        assert {row["seed"] for row in report["scaling"]} == seeds
+        assert {seed for row in report["scaling"] for seed in row["seeds"]} == seeds
         assert "What more samples buy" in (folder / "report.html").read_text("utf-8")
     strategies = [row["strategy"] for row in read_json(study / "report.json")["scaling"]]
     assert strategies.count("sc") == 2 * 3  # of two seeds at three budgets, shared by variants

@@ -44,7 +44,7 @@ def test_joint_rows_are_means_over_seeds_with_paired_gains(written):
     for strategy in ("sc", "esc@grace", "grace-es"):
         each = rows_of(report, "scaling", strategy)
         (row,) = rows_of(report, "scaling_joint", strategy)
-        assert [own["seed"] for own in each] == row["seeds"] == [0, 1, 2]
+        assert [seed for own in each for seed in own["seeds"]] == row["seeds"] == [0, 1, 2]
         for key in ("accuracy", "mean_samples", "mean_tokens", "gain"):
             mean = sum(own[key] for own in each) / 3
             assert row[key] == pytest.approx(mean, abs=2e-6)
@@ -58,8 +58,7 @@ def test_joint_rows_are_means_over_seeds_with_paired_gains(written):
 
 def test_what_one_seed_says_is_the_joint_row_of_that_seed():
     report = summarized([made_up_replay(4)])
-    for own, joint in zip(report["scaling"], report["scaling_joint"], strict=True):
-        assert {**own, "seeds": [own["seed"]]} == {**joint, "seed": own["seed"]}
+    assert report["scaling"] == report["scaling_joint"]
 
 
 def test_variants_share_the_rows_of_the_backbones_samples():

@@ -15,7 +15,7 @@ from grace.pipeline.context import Context
 from grace.report import Replay, from_json, to_json
 from grace.report.names import BASE
 from grace.report.rows import Pooled
-from grace.report.summary import equal_rows, seed_rows
+from grace.report.summary import equal_rows, strategy_rows
 from grace.scaling import Curve, PairWins
 from grace.store import RunDir, read_json, write_bytes, write_json
 from grace.strategies.tally import Floats
@@ -36,7 +36,7 @@ def write_replay(
             "samples": samples,
             "temperature": temperature,
             "orders": orders,
-            "rows": seed_rows(replay),
+            "rows": list(strategy_rows([replay])),
             "equal_accuracy": list(equal_rows([replay])),
             "pools": replay.pools,
         }

@@ -30,8 +30,8 @@ from grace.report.groups import (
 )
 from grace.report.names import ACCESS, BASELINE, MAIN, label, samples_of, slug
 from grace.report.rows import (
-    JointStrategy,
     Report,
+    StrategyRow,
     TargetRow,
     TraceRow,
     Transfer,
@@ -495,7 +495,7 @@ def _line(axis: Any, curve: BudgetCurve, name: str, **style: Any) -> None:
         axis.plot([row.mean_samples] * 2, ends, color=style["color"], linewidth=0.6, alpha=0.6)
 
 
-def draw_used(rows: Sequence[JointStrategy]) -> Any:
+def draw_used(rows: Sequence[StrategyRow]) -> Any:
     """Draw the share of questions that took 1, 2, ... samples, a panel for each strategy."""
     figure, axes = panels(len(rows), width=2.5, height=1.9, share_y=True)
     for axis, row in zip(axes, rows, strict=True):

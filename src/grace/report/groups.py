@@ -13,9 +13,9 @@ from grace.report.rows import (
     EqualAccuracy,
     Gap,
     Interval,
-    JointStrategy,
     MetricRow,
     Report,
+    StrategyRow,
     Summary,
     Transfer,
     group_by,
@@ -23,7 +23,7 @@ from grace.report.rows import (
 )
 
 Difference = TypeVar("Difference", Comparison, Transfer)
-BudgetCurve = list[JointStrategy]
+BudgetCurve = list[StrategyRow]
 """One strategy at all its budgets, the smallest first."""
 
 
@@ -155,12 +155,12 @@ def curves(report: Report) -> dict[tuple[str, str], list[BudgetCurve]]:
     }
 
 
-def at_budget(curves: Sequence[BudgetCurve]) -> list[JointStrategy]:
+def at_budget(curves: Sequence[BudgetCurve]) -> list[StrategyRow]:
     """Return the row of each curve at the budget that tables show."""
     budget = shown_budget(row.budget for curve in curves for row in curve)
     return [row for curve in curves for row in curve if row.budget == budget]
 
 
-def name_of(row: JointStrategy | EqualAccuracy, *, whose: bool = True) -> str:
+def name_of(row: StrategyRow | EqualAccuracy, *, whose: bool = True) -> str:
     """Return the label of the strategy of a row; see `strategy_name`."""
     return strategy_name(row.strategy, row.estimator, row.threshold, whose=whose)

@@ -217,7 +217,7 @@ OpenInterval = tuple[float | None, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRow(Sampled):
-    """One strategy at one budget of samples."""
+    """One strategy at one budget of samples: the mean over the seeds, or one seed alone."""
 
     strategy: str
     answers: str  # whose samples vote: "base", or the name of what was trained
@@ -235,21 +235,8 @@ class StrategyRow(Sampled):
     gain_interval: Interval | None
     gain_own: float | None  # the same to SC over the same, tuned samples
     gain_own_interval: Interval | None
+    seeds: Seeds = ()  # not in rows of one seed that earlier versions wrote
     used: tuple[float, ...]  # shares of questions that took 1, 2, ... samples
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedStrategy(StrategyRow):
-    """A strategy at one budget, for one seed."""
-
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointStrategy(StrategyRow):
-    """A strategy at one budget, over all seeds."""
-
-    seeds: Seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +327,8 @@ class Report:
     rows: tuple[MetricRow, ...]
     summaries: tuple[Summary, ...]
     transfer: tuple[Transfer, ...]
-    scaling: tuple[SeedStrategy, ...]
-    scaling_joint: tuple[JointStrategy, ...]
+    scaling: tuple[StrategyRow, ...]  # of one seed each
+    scaling_joint: tuple[StrategyRow, ...]
     equal_accuracy: tuple[EqualAccuracy, ...]
     pools: tuple[Pooled, ...]
     discrimination: tuple[Discrimination, ...]

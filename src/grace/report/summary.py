@@ -41,12 +41,11 @@ from grace.report.rows import (
     EqualAccuracy,
     Gap,
     Histogram,
-    JointStrategy,
     MetricRow,
     PooledConfidence,
     RatedAnswer,
     Report,
-    SeedStrategy,
+    StrategyRow,
     Summary,
     TraceRow,
     Transfer,
@@ -294,7 +293,7 @@ REFERENCES = ("sc", "asc", "esc")
 """The strategies whose accuracy the others are to reach with fewer samples."""
 
 POOLED = ("accuracy", "ece", "brier", "auroc")
-Joint = TypeVar("Joint", JointStrategy, EqualAccuracy)
+Joint = TypeVar("Joint", StrategyRow, EqualAccuracy)
 SeedWins = tuple[PooledConfidence, Sequence[Hashable], PairWins]
 
 
@@ -304,21 +303,12 @@ def replay_rows(replays: Sequence[Replay]) -> dict[str, Any]:
     groups = runs.values()  # the replays of a group differ in the seed alone
     # Variants of a run share the rows about their backbone's samples: each is kept once.
     return {
-        "scaling": tuple(dict.fromkeys(row for replay in replays for row in seed_rows(replay))),
-        "scaling_joint": _widest(
-            JointStrategy(**fields, seeds=_seeds(group))
-            for group in groups
-            for fields in _strategies(group)
-        ),
+        "scaling": tuple(dict.fromkeys(row for one in replays for row in strategy_rows([one]))),
+        "scaling_joint": _widest(row for group in groups for row in strategy_rows(group)),
         "equal_accuracy": _widest(row for group in groups for row in equal_rows(group)),
         "pools": tuple(dict.fromkeys(row for replay in replays for row in replay.pools)),
         "discrimination": tuple(_discrimination(replays)),
     }
-
-
-def seed_rows(replay: Replay) -> list[SeedStrategy]:
-    """Return every strategy at every budget, for one seed."""
-    return [SeedStrategy(**fields, seed=replay.seed) for fields in _strategies([replay])]
 
 
 def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
@@ -349,7 +339,7 @@ def equal_rows(group: Sequence[Replay]) -> Iterator[EqualAccuracy]:
             )
 
 
-def _strategies(group: Sequence[Replay]) -> Iterator[dict[str, Any]]:
+def strategy_rows(group: Sequence[Replay]) -> Iterator[StrategyRow]:
     """Yield every strategy at every budget; `gain` is to SC over base, `gain_own` over its own."""
     scaling, first = _scaling(group), group[0]
     for name, budget in itertools.product(scaling.curves, scaling.budgets):
@@ -362,25 +352,26 @@ def _strategies(group: Sequence[Replay]) -> Iterator[dict[str, Any]]:
         own = f"{BASELINE}@{first.name}"
         if answers != BASE and own in scaling.curves:
             gain_own = scaling.difference(name, own, budget)
-        yield {
-            "task": first.task,
-            "backbone": first.backbone,
-            "strategy": name,
-            "answers": answers,
-            "estimator": curve.estimator,
-            "budget": budget,
-            "threshold": curve.threshold,
-            "n": scaling.num_questions,
-            "accuracy": accuracy.value,
-            "interval": _ends(accuracy),
-            "spread": scaling.spread(name, budget),
-            "mean_samples": samples.value,
-            "samples_interval": _ends(samples),
-            "mean_tokens": scaling.estimate(name, budget, "tokens").value,
+        yield StrategyRow(
+            task=first.task,
+            backbone=first.backbone,
+            strategy=name,
+            answers=answers,
+            estimator=curve.estimator,
+            budget=budget,
+            threshold=curve.threshold,
+            n=scaling.num_questions,
+            accuracy=accuracy.value,
+            interval=_ends(accuracy),
+            spread=scaling.spread(name, budget),
+            mean_samples=samples.value,
+            samples_interval=_ends(samples),
+            mean_tokens=scaling.estimate(name, budget, "tokens").value,
             **_estimated("gain", gain),
             **_estimated("gain_own", gain_own),
-            "used": tuple(scaling.used(name, budget)[1 : budget + 1].tolist()),
-        }
+            used=tuple(scaling.used(name, budget)[1 : budget + 1].tolist()),
+            seeds=_seeds(group),
+        )
 
 
 def _discrimination(replays: Sequence[Replay]) -> Iterator[Discrimination]:

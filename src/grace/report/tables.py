@@ -36,10 +36,10 @@ from grace.report.rows import (
     Discrimination,
     EqualAccuracy,
     Interval,
-    JointStrategy,
     MetricRow,
     OpenInterval,
     Report,
+    StrategyRow,
     Transfer,
     mean_of,
 )
@@ -417,10 +417,10 @@ def scaling_tables(report: Report) -> dict[tuple[str, str], list[Table]]:
     return tables
 
 
-def _budget_table(rows: Sequence[JointStrategy]) -> Table:
+def _budget_table(rows: Sequence[StrategyRow]) -> Table:
     first = rows[0]
     rows = [row for row in rows if not _repeats(row, rows)]
-    own: dict[str, Callable[[JointStrategy], Cell]] = {}
+    own: dict[str, Callable[[StrategyRow], Cell]] = {}
     if any(row.gain_own not in (None, row.gain) for row in rows):
         own["minus SC, same samples"] = lambda row: gain(row.gain_own, row.gain_own_interval)
     seeds = f", {len(first.seeds)} seeds" if len(first.seeds) > 1 else ""
@@ -442,7 +442,7 @@ def _budget_table(rows: Sequence[JointStrategy]) -> Table:
     )
 
 
-def _repeats(row: JointStrategy, rows: Sequence[JointStrategy]) -> bool:
+def _repeats(row: StrategyRow, rows: Sequence[StrategyRow]) -> bool:
     """Whether a strategy over tuned samples has the numbers of base ones, as without LoRA."""
     name, _, samples = row.strategy.partition("@")
     same = ("accuracy", "interval", "mean_samples", "mean_tokens")
