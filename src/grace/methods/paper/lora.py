@@ -236,56 +236,24 @@ def _embed(layer: Any, ids_BT: Tensor) -> Tensor:
 
 
 def _head(layer: Any, exact_VD: Tensor | None, everywhere: bool, states_BKD: Tensor) -> Tensor:
-    if exact_VD is not None and everywhere:
-        return _exact(layer, exact_VD, states_BKD)
-    weight_VD = layer.base_layer.weight
-    logits_BKV = _with_rows(layer, weight_VD, states_BKD, layer.base_layer(states_BKD))
     if exact_VD is None:
-        return logits_BKV
-    last_B1V = _exact(layer, exact_VD, states_BKD[:, -1:])
-    return torch.cat([logits_BKV[:, :-1].float(), last_B1V], dim=1)
+        return _with_rows(layer, states_BKD, layer.base_layer(states_BKD))
+    bias, start = getattr(layer.base_layer, "bias", None), 0 if everywhere else -1
+    exact_BKD = states_BKD[:, start:].float()
+    given = F.linear(exact_BKD, exact_VD, None if bias is None else bias.float())
+    exact_BKV = _with_rows(layer, exact_BKD, given)
+    if everywhere:
+        return exact_BKV
+    rest_BKV = _with_rows(layer, states_BKD, layer.base_layer(states_BKD))[:, :-1]
+    return torch.cat([rest_BKV.float(), exact_BKV], dim=1)
 
 
-def _exact(layer: Any, exact_VD: Tensor, states_BKD: Tensor) -> Tensor:
-    bias, states_BKD = getattr(layer.base_layer, "bias", None), states_BKD.float()
-    logits_BKV = F.linear(states_BKD, exact_VD, None if bias is None else bias.float())
-    return _with_rows(layer, exact_VD, states_BKD, logits_BKV)
-
-
-def _with_rows(layer: Any, weight_VD: Tensor, states_BKD: Tensor, logits_BKV: Tensor) -> Tensor:
+def _with_rows(layer: Any, states_BKD: Tensor, logits_BKV: Tensor) -> Tensor:
+    """Put the trained rows' logits in place of the base rows', without a copy of all logits."""
+    bias_V = getattr(layer.base_layer, "bias", None)
     for tokens, rows_RD in _rows(layer):
-        logits_BKV = _Overwrite.apply(  # type: ignore[no-untyped-call]
-            logits_BKV, states_BKD, rows_RD.to(states_BKD.dtype), weight_VD[tokens], tokens
-        )
+        index_R = torch.tensor(tokens, device=logits_BKV.device)
+        bias_R = None if bias_V is None else bias_V[index_R].to(states_BKD.dtype)
+        own_BKR = F.linear(states_BKD, rows_RD.to(states_BKD.dtype), bias_R)
+        logits_BKV.index_copy_(-1, index_R, own_BKR)
     return logits_BKV
-
-
-class _Overwrite(torch.autograd.Function):
-    """Put trained rows' logits in place of the base rows', without a copy of all logits.
-
-    The gradient of the logits is passed unchanged to the base head, which multiplies the trained
-    entries by the base rows; the difference is added to the gradient of the states here.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits_BKV: Tensor,
-        states_BKD: Tensor,
-        rows_RD: Tensor,
-        base_RD: Tensor,
-        tokens: list[int],
-    ) -> Tensor:
-        ctx.mark_dirty(logits_BKV)
-        ctx.save_for_backward(states_BKD, rows_RD, base_RD)
-        ctx.tokens = tokens
-        logits_BKV[..., tokens] += F.linear(states_BKD, rows_RD - base_RD)
-        return logits_BKV
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient_BKV,) = gradients
-        states_BKD, rows_RD, base_RD = ctx.saved_tensors
-        own_BKR = gradient_BKV[..., ctx.tokens]
-        gradient_RD = torch.einsum("...r,...d->rd", own_BKR, states_BKD)
-        return gradient_BKV, own_BKR @ (rows_RD - base_RD), gradient_RD, None, None
