@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grace.metrics import Bar
 from grace.report.groups import (
@@ -367,7 +366,7 @@ def trace_figures(report: Report) -> Iterator[Figure]:
 
 
 def draw_targets(rows: Sequence[TargetRow]) -> Any:
-    """Draw the target of each bin, and their density over responses."""
+    """Draw the target of each bin, and how often responses have which target."""
     figure, (left, right) = panels(2, columns=2, width=3.3, height=2.6)
     low = np.array([row.low for row in rows])
     width = np.array([row.high - row.low for row in rows])
@@ -380,29 +379,9 @@ def draw_targets(rows: Sequence[TargetRow]) -> Any:
     left.set(
         xlabel="Probe score", ylabel="Target (accuracy of the bin)", xlim=(0, 1), ylim=(0, 1.08)
     )
-    weight = n / n.sum()
-    share, edges = np.histogram(target, len(rows) if len(rows) > 5 else 10, (0, 1), weights=weight)
-    right.bar(
-        edges[:-1], share / np.diff(edges), np.diff(edges), align="edge", color=GREY, alpha=0.6
-    )
-    x, density = density_of(target, weight, int(n.sum()))
-    right.plot(x, density, color=ORANGE, linewidth=1.6)
+    right.hist(target, max(len(rows), 10), range=(0, 1), density=True, weights=n, color=BLUE)
     right.set(xlabel="Target", ylabel="Density", xlim=(0, 1))
     return figure
-
-
-def density_of(
-    point: NDArray[np.float64], weight: NDArray[np.float64], count: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return a Gaussian density, reflected at 0 and 1, of Silverman's width (at least .02)."""
-    spread = math.sqrt(float(weight @ (point - weight @ point) ** 2))
-    width = max(0.9 * spread * count**-0.2, 0.02)
-    x = np.linspace(0, 1, 401)
-    density = np.zeros_like(x)
-    for image in (point, -point, 2 - point):
-        z = (x[:, None] - image[None]) / width
-        density += np.exp(-0.5 * z**2) @ weight / (width * math.sqrt(2 * math.pi))
-    return x, density
 
 
 def draw_trace(row: TraceRow) -> Any:
