@@ -374,7 +374,7 @@ FAULTS = [
     Fault(
         "a question in several folds",
         "grace.probe.rows:assign_folds",
-        lambda f: lambda groups, *args: f(range(len(groups)), *args),
+        lambda f: lambda groups, *args, **options: f(range(len(groups)), *args, **options),
         (
             "tests/test_probe.py::test_no_row_of_a_question_sees_another_row_of_it",
             "tests/estimators/test_what_is_fitted_where.py::"

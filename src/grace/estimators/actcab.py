@@ -66,9 +66,7 @@ class ActCab:
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Train the probes of the folds, then one on the soft labels."""
         train = splits.train
-        questions = [question.cluster for question in train.questions]
-        check_several(questions)
-        label_N, fold_N = labels_of(train.correct), assign_folds(questions, self.folds, seed)
+        label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
         scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND))
         rows_ND = scale(states_ND)
@@ -80,6 +78,11 @@ class ActCab:
             return list(_rate(scale(_states(samples, rows, engine)), weights_D).tolist())
 
         return of_ended(rate, len(weights_D))
+
+    def _folds(self, train: Samples, seed: int) -> Array:
+        questions = [question.cluster for question in train.questions]
+        check_several(questions)
+        return assign_folds(questions, self.folds, seed)
 
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""
