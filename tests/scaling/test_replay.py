@@ -211,11 +211,11 @@ def test_an_impossible_replay_is_refused(arguments, message):
         ((["A", "B"], [1, 0]), "whole numbers"),
         (([1, 2], [1, 0]), "shape"),
         (([[1, 2]], [[1]]), "correct has shape"),
-        (([[1, 2]], [[1, np.nan]]), "correct has a value of nan; give true or false"),
-        (([[1, 2]], [[1, 0.3]]), "correct has a value of 0.3"),
-        (([[1, 2]], [[True, None]]), "correct has a value of None"),
+        (([[1, 2]], [[1, np.nan]]), r"correct\[1\] is nan, expected true or false"),
+        (([[1, 2]], [[1, 0.3]]), r"correct\[1\] is 0.3"),
+        (([[1, 2]], [[True, None]]), r"correct\[1\] is nan"),
         (([[1, 2]], [[1, 0]], [[1]]), "tokens has shape"),
-        (([[1, 2]], [[1, 0]], None, {"grace": [[0.5, 1.5]]}), "grace has a confidence of 1.5"),
+        (([[1, 2]], [[1, 0]], None, {"grace": [[0.5, 1.5]]}), r"confidence\[1\] is 1.5"),
     ],
 )
 def test_an_unusable_pool_is_refused(arguments, message):

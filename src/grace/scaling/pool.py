@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
+from grace.metrics.samples import check
 from grace.strategies.tally import Floats, Indices
 
 Order = NDArray[np.intp]
@@ -36,12 +37,15 @@ class Pool:
             )
         # the first sample with that answer, -1: none; a sample without an answer is never right
         self.answer_QS = _first_seen(codes.astype(np.intp))
-        self.correct_QS = self._truths(correct) & (self.answer_QS >= 0)
+        right_N = self._like(correct, "correct").ravel()
+        checked_N = check(np.zeros(codes.size), right_N)[1].astype(bool)
+        self.correct_QS = checked_N.reshape(codes.shape) & (self.answer_QS >= 0)
         empty = np.zeros(codes.shape, dtype=np.intp)
         self.tokens_QS = empty if tokens is None else self._like(tokens, "tokens").astype(np.intp)
-        self.confidences = {
-            name: self._probabilities(value, name) for name, value in (confidences or {}).items()
-        }
+        self.confidences = dict[str, Floats]()
+        for name, values in (confidences or {}).items():
+            self.confidences[name] = self._like(values, name).astype(np.float64)  # None: nan
+            check(np.nan_to_num(self.confidences[name]).ravel(), right_N)
 
     @classmethod
     def from_answers(
@@ -114,25 +118,6 @@ class Pool:
             raise UserInputError(
                 f"{name} has shape {array.shape}, the answers {self.answer_QS.shape}; "
                 "give one value per sample"
-            )
-        return array
-
-    def _truths(self, values: ArrayLike) -> NDArray[np.bool_]:
-        array = self._like(values, "correct")
-        others = array[(array != 0) & (array != 1)]
-        if others.size:
-            raise UserInputError(
-                f"correct has a value of {others[0]}; give true or false for every sample, and "
-                "leave out questions whose samples are not all graded"
-            )
-        return array.astype(bool)
-
-    def _probabilities(self, values: ArrayLike, name: str) -> Floats:
-        array = self._like(values, name).astype(np.float64)  # None becomes nan
-        outside = array[(array < 0) | (array > 1)]
-        if outside.size:
-            raise UserInputError(
-                f"{name} has a confidence of {outside[0]:g}; give probabilities in [0, 1]"
             )
         return array
 
