@@ -159,7 +159,7 @@ FAULTS = [
     # 1. Confidence: P(right), none without a proper end.
     Fault(
         "a cut answer has a confidence",
-        "grace.engines.reading:response",
+        "grace.engines.reading:to_response",
         _rating_cut,
         (READING + "test_a_response_that_never_ends_has_no_confidence",),
     ),
