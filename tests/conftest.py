@@ -10,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["GRACE_TRUST"] = "tiny_run,trials"  # whose graders the runs of the tests name
 
 import functools
+import gc
 import ssl
 import sys
 import warnings
@@ -26,6 +27,11 @@ import made_up_figures
 # on the loopback, where there are none.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 os.fsync = lambda _: None  # no test cuts the power, and a disk takes half of the time of a tiny run
+
+
+def pytest_collection_finish() -> None:
+    """Do not look for garbage again and again among all that the imports have made."""
+    gc.freeze()
 
 
 @functools.cache

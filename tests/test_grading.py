@@ -68,11 +68,6 @@ def test_a_grader_of_ones_own_is_called_with_text_and_question(
         load_grader("own_grader_module:many")("x", ask(["Paris"]))
 
 
-def test_an_unknown_grader_is_answered_with_the_closest_and_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"'rogue'; did you mean 'rouge'\? known: rouge, .*exact"):
-        load_grader("rogue")
-
-
 def test_a_grader_refuses_a_question_of_the_other_kind() -> None:
     with pytest.raises(ConfigError, match=r"set grade\.grader to choice"):
         grade("x", ask(["A"], ["x", "y"]), "rouge")

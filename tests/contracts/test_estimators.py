@@ -179,7 +179,6 @@ def test_the_truth_about_the_rated_answers_is_not_used(fitted: Fitted, splits: S
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("likelyhood", {}, "did you mean 'likelihood'"),
         ("likelihood+plat", {}, "unknown recalibration 'plat'; choose from platt"),
         ("likelihood", {"with_ends": True}, "estimators.likelihood: unknown setting 'with_ends'"),
         ("json:loads", {}, "'json:loads' is not an estimator"),

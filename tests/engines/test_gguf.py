@@ -364,7 +364,7 @@ def test_a_hostile_file_is_refused_after_a_bounded_number_of_reads(
     tensors, keys, content = HOSTILE[kind]
     file = tmp_path / "hostile.gguf"
     counts = number(tensors) + number(keys)
-    file.write_bytes(b"GGUF" + number(3, 4) + counts + content + bytes(2**20))
+    file.write_bytes(b"GGUF" + number(3, 4) + counts + content + bytes(2**17))
     refused(file, "is cut short or damaged")
 
 

@@ -86,27 +86,6 @@ def prompts(local: TransformersEngine) -> list[list[int]]:
     return [encode_chat(local.tokenizer, chat) for chat in chats]  # type: ignore[arg-type]
 
 
-def test_a_sampled_response_has_the_confidence_that_rescoring_it_gives(
-    local: TransformersEngine, connect: Any, prompts: list[list[int]]
-) -> None:
-    engine = connect()
-    sampling = Sampling(4, 0.8, 1.0, LENGTH, seed=3)
-    made = dict(engine.generate(prompts, sampling))
-    assert made == dict(engine.generate(prompts, sampling))
-    assert len({generation.token_ids for generation in made[0]}) > 1
-    ended = [(i, g) for i in made for g in made[i] if g.confidence is not None]
-    contexts = [prompts[i] for i, _ in ended]
-    given = [g.token_ids for _, g in ended]
-    expected = local.confidences(contexts, given)
-    assert [g.confidence for _, g in ended] == pytest.approx(expected, abs=1e-5)
-    assert engine.confidences(contexts, given) == pytest.approx(expected, abs=1e-5)
-    for (logprobs, end), (own, own_end) in zip(
-        engine.logprobs(contexts, given), local.logprobs(contexts, given), strict=True
-    ):
-        assert logprobs == pytest.approx(own, abs=1e-4)
-        assert end == pytest.approx(own_end, abs=1e-4)
-
-
 def test_read_at_the_prompt_the_answers_are_those_of_a_model_without_cnf(
     prompts: Any, tmp_path: Path
 ) -> None:

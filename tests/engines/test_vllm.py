@@ -25,25 +25,18 @@ from made_up_evidence import EVIDENCE
 
 GREEDY = Sampling(max_new_tokens=6)
 SAMPLED = Sampling(3, 0.8, max_new_tokens=16, seed=5)
-CARDS = {
-    "predict": {"read_at": "predict"},
-    "prompt": {"read_at": "prompt"},
-    "evidence": {"read_at": "predict", "evidence": EVIDENCE.to_dict()},
-}
 CLOSE = 1e-5
 
 
 class Both:
     """The same tiny model behind the fake vLLM and in the transformers engine."""
 
-    def __init__(self, how: str = "predict", **config: Any) -> None:
+    def __init__(self, read_at: str = "predict", **config: Any) -> None:
         model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
         add_cnf(model, tokenizer)
-        card = CARDS[how]
-        evidence = EVIDENCE if "evidence" in card else None
         self.llm = fake_vllm.llm(model, **config)
-        self.fast = VllmEngine(self.llm, tokenizer, card)
-        self.reference = TransformersEngine(model, tokenizer, card["read_at"], evidence=evidence)
+        self.fast = VllmEngine(self.llm, tokenizer, {"read_at": read_at})
+        self.reference = TransformersEngine(model, tokenizer, read_at)
         self.prompts = tiny_models.prompts(tokenizer, 8)
 
 
@@ -52,18 +45,15 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_vllm.install(monkeypatch)
 
 
-@pytest.fixture(params=CARDS)
-def both(request: pytest.FixtureRequest) -> Both:
-    return Both(request.param)
-
-
 def same(a: Any, b: Any) -> None:
     assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason)
     for name in ("logprobs", "trace", "end_logprob", "confidence"):
         assert getattr(a, name) == pytest.approx(getattr(b, name), abs=CLOSE), name
 
 
-def test_greedy_responses_are_those_of_the_transformers_engine(both: Both) -> None:
+def test_read_at_the_prompt_greedy_responses_are_those_of_the_transformers_engine() -> None:
+    """Read at the end they are, too: tests/contracts."""
+    both = Both("prompt")
     wanted = dict(both.reference.generate(both.prompts, GREEDY))
     found = dict(both.fast.generate(both.prompts, GREEDY))
     assert list(found) == list(range(len(both.prompts)))
@@ -102,7 +92,9 @@ def test_the_samples_of_a_prompt_are_one_request_that_asks_for_c() -> None:
         assert sorted(params.stop_token_ids) == [3, both.reference.reader.cnf]
 
 
-def test_given_responses_are_rated_as_transformers_rates_them(both: Both) -> None:
+@pytest.mark.parametrize("read_at", ["predict", "prompt"])
+def test_given_responses_are_rated_as_transformers_rates_them(read_at: str) -> None:
+    both = Both(read_at)
     responses = [p[::-1][: 2 * (i % 4)] for i, p in enumerate(both.prompts)]
     wanted = both.reference.confidences(both.prompts, responses)
     assert both.fast.confidences(both.prompts, responses) == pytest.approx(wanted, abs=CLOSE)
@@ -219,11 +211,12 @@ def test_what_takes_a_second_request_is_refused() -> None:
 
 
 def test_a_lora_cannot_rate_given_responses_by_their_own_probabilities() -> None:
-    both = Both("evidence")
-    engine = VllmEngine(both.llm, both.fast.tokenizer, CARDS["evidence"], lora="lora")
+    both = Both()
+    fitted = {"read_at": "predict", "evidence": EVIDENCE.to_dict()}
+    engine = VllmEngine(both.llm, both.fast.tokenizer, fitted, lora="lora")
     with pytest.raises(ModelError, match="format merged"):
         engine.confidences([[5]], [[6]])
-    plain = VllmEngine(both.llm, both.fast.tokenizer, CARDS["predict"], lora="lora")
+    plain = VllmEngine(both.llm, both.fast.tokenizer, {"read_at": "predict"}, lora="lora")
     assert len(plain.confidences([[5]], [[6]])) == 1
 
 

@@ -135,7 +135,7 @@ def test_a_file_that_changed_after_its_stage_is_refused_by_name(
 
 @pytest.mark.parametrize(
     "stage",
-    [s if s in ("fit", "report") else pytest.param(s, marks=SLOW) for s in trials.STAGES],
+    [s if s == "report" else pytest.param(s, marks=SLOW) for s in trials.STAGES],
 )
 def test_redo_of_any_stage_gives_the_same_run(
     stage: str, reference: Any, finish: Any, tmp_path: Path

@@ -68,10 +68,7 @@ def test_the_compared_policies_all_exist_and_differ():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("esk", "unknown strategy 'esk'; did you mean 'es'"),
         ("grace-asc", "'asc' counts answers and reads no confidences"),
-        ("es,threshold", "'threshold' has no value"),
-        ("es,treshold=0.8", "unknown setting 'treshold'; did you mean 'threshold'"),
         ("es,threshold=high", "expected a number"),
         ("es,threshold=-1", "at least 0"),
         ("asc,rule=alpha", "expected one of ratio, beta"),
