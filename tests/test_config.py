@@ -58,9 +58,6 @@ def test_an_assignment_is_read_as_the_value_that_it_was_made_of(value: Any) -> N
         ("paper.target_modules=[]", "at least one entry"),
         ("method=median", "expected one of grace, paper"),
         ("data.task=3", "expected a text"),
-        ("data.prompt=long", "expected auto, paper, short or text"),
-        ("sample.train_temperature=-1", "at least 0"),
-        ("paper.epochs", "has no value"),
         ("seed.x=1", "expected a whole number"),
         (
             r"data.template=Q: {question}\nA:",

@@ -29,15 +29,6 @@ def connect(url: str) -> socket.socket:
     return socket.create_connection((address.hostname, address.port), timeout=60)
 
 
-def is_closed(client: socket.socket) -> bool:
-    """Return whether the server has hung up, after waiting for it."""
-    client.settimeout(30)
-    try:
-        return client.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
 def post(
     url: str, body: Any, path: str = "/v1/chat/completions", **headers: str
 ) -> tuple[int, Any]:

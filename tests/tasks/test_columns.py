@@ -387,20 +387,9 @@ def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -
     ("fields", "data", "message"),
     [
         (
-            {"text": "Q?", "answer": "a"},
-            {},
-            '"question" is missing among the fields text, answer; name the field with the '
-            "question: --question-field text",
-        ),
-        (
             {"prompt": "Q?", "input": "Q?", "answer": "a"},
             {},
             'both "prompt" and "input" could be the question; choose one: --question-field prompt',
-        ),
-        (
-            {"question": "Q?", "target": "a", "gold": "b"},
-            {},
-            'both "target" and "gold" could be the answer; choose one: --answer-field target',
         ),
         (
             {"question": "q", "Answer": "of a model", "ANSWER": "a"},
@@ -416,11 +405,6 @@ def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -
             {"question": "Q?", "answer": "a"},
             {"answer_field": "solution"},
             'no field "solution" among question, answer; name one: --answer-field NAME',
-        ),
-        (
-            {"question": "Q?", "choises": ["4", "7"], "answer": "B"},
-            {},
-            'did you mean "choices"? rename or remove "choises"',
         ),
         (
             {"question": "Q?", "A": "4", "B": None, "C": "9", "answer": "C"},

@@ -73,41 +73,24 @@ def test_the_right_choice_is_a_letter_a_text_or_an_index(
 
 
 BAD_LINES = [
-    ('{"question": "a"', "not JSON: .* at column .*; write one object per line"),
     ("[1]", "expected an object, found a list"),
     ("null", "expected an object, found null"),
     ('{"answers": ["a"]}', '"question" is missing'),
-    ('{"question": "", "answers": ["a"]}', "\"question\" is ''; write a text that is not empty"),
     ('{"question": ["q"], "answers": ["a"]}', r"\"question\" is \['q'\]"),
     ('{"question": true, "answers": ["a"]}', '"question" is True'),
-    ('{"question": "q"}', '"answers" is missing or empty; add it'),
     ('{"question": "q", "answers": ["a", " "]}', "\"answers\" is ' '; write a text"),
     ('{"question": "q", "answers": [null]}', '"answers" is null; write a text'),
     ('{"question": "q", "answers": ["a"], "answer": "a"}', 'both "answers" and "answer"'),
     ('{"question": "q", "choices": ["x", "y"]}', '"answer" is missing'),
     ('{"question": "q", "choices": ["x"], "answer": "A"}', "1 choice; give 2 to 10 as a list"),
-    ('{"question": "q", "choices": "xy", "answer": "A"}', "1 choice; give 2 to 10 as a list"),
     ('{"question": "q", "choices": ["x", ""], "answer": "A"}', "\"choices\" is ''; write a text"),
-    (
-        '{"question": "q", "choices": ["x", "y"], "answer": "C"}',
-        "'C' is none of the choices; write its letter A-B",
-    ),
     ('{"question": "q", "choices": ["x", "y"], "answer": 3}', "3 is none of the choices"),
     (
         '{"question": "q", "choices": ["x", "y"], "answer": true}',
         "'True' is none of the choices",
     ),
-    (
-        '{"question": "q", "choices": ["x", "y"], "answers": ["A", "B"]}',
-        "has 2 right choices; write one",
-    ),
     ('{"question": "q", "choices": ["B", "A"], "answer": "A"}', "'A' could mean more than one"),
     ('{"question": "q", "choices": [1, 2, 3], "answer": 1}', "1 could mean more than one choice"),
-    (
-        '{"question": "q", "anwsers": ["a"]}',
-        '"answers" is missing among the fields question, anwsers; name the field with the answer: '
-        "--answer-field anwsers",
-    ),
     ('{"question": "q", "answers": ["a"], "id": ""}', "\"id\" is ''"),
     ('{"question": "\\ud800", "answers": ["a"]}', "half a surrogate pair"),
     ('{"question": "q", "answers": ["a"]} {"question": "r"}', "not JSON: Extra data at column 37"),
