@@ -266,6 +266,9 @@ def test_an_answer_is_read_as_a_response_would_be(
     [
         ({"choices": ["x", "y", "z"], "answer": ["A", "C"]}, "has 2 right choices; write one, or"),
         ({"choices": ["x", "y", "z"], "answer": "A, C"}, "is none of the choices"),
+        ({"mc1_targets": {"choices": ["x", "y"], "labels": None}}, "is missing or empty; add it"),
+        ({"mc1_targets": {"choices": ["x", "y"], "labels": [1, 1]}}, "is missing or empty; add it"),
+        ({"answers": {"spans": [], "types": []}}, "is an empty list"),
         (
             {"answers": [{"text": c, "is_correct": c != "x"} for c in "xyz"]},
             'has wrong answers, too; .* or all as "choices"',
@@ -710,8 +713,10 @@ PUBLIC: dict[str, tuple[list[dict[str, Any]], list[str]]] = {  # the right texts
             {"question": "Q?", "answer": DROP | {"number": "3"}},
             {"question": "Q?", "answer": DROP | {"date": {"day": "3", "month": "May", "year": ""}}},
             {"question": "Q?", "answer": DROP | {"spans": ["x"]}},
+            {"question": "Q?", "answer": {"number": 0, "date": None, "spans": []}},
+            {"question": "Q?", "answer": {"date": {"year": 1999, "day": None}, "spans": []}},
         ],
-        ["3", "3 May", "x"],
+        ["3", "3 May", "x", "0", "1999"],
     ),
     "TruthfulQA": (
         [

@@ -233,9 +233,8 @@ def _flags(value: Any, name: str) -> list[tuple[Any, bool]]:
             pairs.append((one[text], flag[0]) if text and len(flag) == 1 else (None, None))
     elif isinstance(value, dict) and _FLAGGED.fullmatch(name):
         keys = key_among(value, ("choice",)), key_among(value, ("label",))
-        pairs = (
-            [*zip(value[keys[0]], value[keys[1]], strict=False)] if all(keys) else [*value.items()]
-        )
+        lists = [value[key] for key in keys if key and isinstance(value[key], list)]
+        pairs = [*zip(*lists, strict=False)] if len(lists) == 2 else [*value.items()]
     return pairs if all(flag in (0, 1) and flag is not None for _, flag in pairs) else []
 
 

@@ -236,7 +236,7 @@ def _accepted(value: Any) -> Any:
     if not isinstance(value, dict) or not (key := key_among(value, ("text", "value", "span"))):
         return value
     others = value.get(key_among(value, ("aliase",))) or []  # without its s
-    first = value[key] or _number_or_date(value)
+    first = value[key] or _number_or_date(value) or value[key]
     return [
         *(first if isinstance(first, list) else [first]),
         *(others if isinstance(others, list) else [others]),
@@ -247,7 +247,8 @@ def _number_or_date(value: dict[str, Any]) -> str:
     """Return the answer of DROP that is no span of the passage."""
     date = value.get("date")
     parts = [date.get(name) for name in ("day", "month", "year")] if isinstance(date, dict) else []
-    return str(value.get("number") or " ".join(filter(None, parts)))
+    known = [value["number"]] if value.get("number") not in ("", None) else parts
+    return " ".join(str(part) for part in known if part not in ("", None))
 
 
 def _choices(
