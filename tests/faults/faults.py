@@ -218,8 +218,8 @@ FAULTS = [
         "grace.engines.reading:Reader.read_for_c",
         lambda f: lambda self, prompt, response: (prompt, ()),
         (
-            "tests/engines/test_openai_engine.py::"
-            "test_a_sampled_response_has_the_confidence_that_rescoring_it_gives",
+            "tests/contracts/test_engines.py::"
+            "test_samples_have_the_c_and_the_probabilities_that_reading_them_again_gives",
         ),
     ),
     Fault(
