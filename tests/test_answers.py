@@ -50,6 +50,14 @@ def test_a_text_says_what_is_accepted(accepted: str, said: str, right: bool) -> 
     assert alike(accepted, short_answer(said), 0.3) is right
 
 
+@pytest.mark.parametrize(("accepted", "said", "right"), CASES["verdicts"])
+def test_a_verdict_is_that_of_a_careful_reader(
+    accepted: str | list[str], said: str, right: bool
+) -> None:
+    texts = (accepted,) if isinstance(accepted, str) else tuple(accepted)
+    assert load_grader("auto")(said, Question("q", "jsonl", "?", texts)) is right
+
+
 @pytest.mark.parametrize(("first", "second", "kind", "same"), CASES["votes"])
 def test_votes_count_what_means_the_same(
     first: str, second: str, kind: answers.Kind, same: bool

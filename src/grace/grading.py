@@ -152,7 +152,7 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
     if kind != "open":
         return GRADERS[kind](text, question, threshold)
     said = answers.text.answered(text)
-    if not said or answers.text.hedges(said, question.answers):
+    if not said or answers.text.hedges(said, question.answers, threshold):
         return False
     return any(answers.alike(one, said, threshold) for one in question.answers)
 

@@ -17,17 +17,8 @@ from grace.answers.text import alike, normalise
 
 Kind = Literal["choice", "number", "yes_no", "open"]
 
-__all__ = [
-    "LETTERS",
-    "Kind",
-    "alike",
-    "is_number",
-    "kind_of",
-    "lettered",
-    "normalise",
-    "read",
-    "short_answer",
-]
+__all__ = ["LETTERS", "Kind", "alike", "is_number", "kind_of", "lettered", "normalise", "read"]
+__all__ += ["short_answer"]
 
 
 def kind_of(accepted: Sequence[str], choices: Sequence[str] = ()) -> Kind:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from grace.answers.finding import boxed, labelled
+from grace.answers.finding import DENIED, boxed, labelled
 
-DENIED = re.compile(r"\b(?:not|never|no|none|nor|neither|except)\b|n['\u2019]t\b", re.I)
 _TOKEN = "\ue0f3"  # before the letter of an option that a sentence mentions
 _LONGEST = 1000  # characters of a sentence
 _ONE = rf"{_TOKEN}([A-J])"
@@ -28,8 +27,8 @@ _BY_ITSELF = re.compile(
     re.M,
 )
 _BESIDE = re.compile(
-    r"((?:\b(?:or|and|but)\b|[,/&+])\W*(?:(?:maybe|possibly|perhaps|also|even)\s+)?)([A-J])"
-    r"(?=\W*\Z|\s*[.,;()*\]}]|\s+(?:is|are|or|and)\b)"
+    r"((?:\b(?:or|and|but|though|although)\b|[,/&+])\W*(?:(?:maybe|possibly|perhaps|also|even)\s+)?)([A-J])"
+    r"(?=\W*\Z|\s*[.,:;()*\]}]|\s+(?:is|are|or|and)\b)"
 )
 _SENTENCE = re.compile(r"(?<=[.!?])[*_\"'\u201d)]*\s+(?![a-z])|\n+")
 _QUALIFIED = (

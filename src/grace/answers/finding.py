@@ -1,9 +1,8 @@
 r"""Find where in a response its answer is given.
 
-The order is: the last `\boxed{}`, a label (`Answer:`, `Guess:`, `Final answer:`, in other
-languages too), a line `#### 42`, a sentence ("The answer is ..."), and else the first line that is
-no question. An option that is found in none of these may be what an explanation calls the answer
-(`explained`). Thoughts say nothing, and what is corrected is forgotten.
+The order is: the last `\boxed{}`, a label (`Answer:`, in other languages too), a line `#### 42`, a
+sentence ("The answer is ..."), and else the first line that is no question; of an option also what
+an explanation calls the answer (`explained`). Thoughts and what is corrected say nothing.
 """
 
 from __future__ import annotations
@@ -12,24 +11,40 @@ import collections
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 MOST = 20  # labels that are looked at
 LONGEST = 4000  # characters after a label
-JOINING = {
-    *("or", "and", "oder", "und", "ou", "et", "или", "и", "或", "或者", "和", "but", "it", "this"),
-    *("maybe", "possibly", "perhaps", "probably", "likely", "also", "even", "either", "might"),
-    *("could", "may", "be", "to", "option", "choice", "answer"),
-}
-"""Words between two answers of which either may be meant."""
-_DOUBTED = re.compile(
-    r"^[^.;\n]*\b(?:but|or|though)\b[^.;\n]*\b(?:might|could|maybe|perhaps|possibly)\b[^.;\n]*$"
+_NEAR = 200  # characters around an answer that say whether another may be meant
+_OR = "or|and|oder|und|ou|et|или|и|أو"
+_BUT = "but|though|although"
+_MAY = "might|could|may|maybe|possibly|perhaps|probably|possible|plausible|likely"
+_BESIDE = "it|this|also|even|either|be|to|is|option|choice|answer"
+_JOINING = re.compile(
+    rf"[\W\d_]*(?:(?:(?:{_OR}|{_BUT}|{_MAY}|{_BESIDE})\b|或者?|和)[\W\d_]*)*", re.I
+)
+_DOUBTED = re.compile(  # B, but it might be A; B, although A is possible
+    rf"[^.;\n]*\b(?:or|{_BUT})\b[^.;\n]*"
+    rf"(?:\b(?:{_MAY})\b[^.;\n]*\0|\0\W*(?:(?:is|are)(?:\s+also)?\s+)?(?:{_MAY})\b(?!\s+not\b))"
+)
+ALTERNATIVE = re.compile(  # between texts of which either may be meant; or a comma (no group)
+    rf"([\s,(]{{1,3}}(?:(?:{_OR})|(?:{_BUT})\s+(?:it\s+)?(?:{_MAY})|(?<=[,(]\s)(?:{_MAY}))"
+    rf"(?:\s+(?:{_OR}|also|even|either|(?:it\s+)?(?:{_MAY})(?:\s+be)?|be))*\s+"
+    r"|[;&]|(?<=\w{3})\s*/\s*(?=\w{3})|或者?|または|、)|,"
+)
+REJECTING = (  # an answer that is not meant
+    r"\b(?:(?:and\s+|but\s+)?not|(?:other|rather)\s+than|instead\s+of|except(?:\s+for)?"
+    r"|(?:any|every|all)\w*(?:\s+\w+)?\s+but)\b"
+)
+DENIED = re.compile(
+    r"\b(?:not|never|no|none|nor|neither|cannot|except|nicht|kein\w*|не)\b|n['\u2019]t\b|不是|没有",
+    re.I,
 )
 _FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
-_WORDS = (
+_WORDS = (  # for an answer, in many languages
     "answer|ans|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
     "odpověď|vastaus|cevap|jawaban|válasz|răspuns|đáp án|ответ|відповідь|απάντηση|תשובה|الإجابة|"
-    "الجواب|उत्तर|উত্তর|คำตอบ|答案|回答|解答|答え|答|정답|답변|답"
+    "الجواب|उत्तर|উত্তর|คำตอบ|答案|正确选项|正解|回答|解答|答え|答|정답|답변|답"
 )
 _ADJECTIVES = (
     "the|my|your|final|correct|right|best|short|die|richtige|endgültige|la|bonne|correcta|final|"
@@ -44,9 +59,9 @@ _ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*",
 _STATED = re.compile(
     r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*"
     r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
-    r"|\b(?:antwort|antwoord|réponse|respuesta|resposta|risposta)\s+(?:\w+\s+)?"
-    r"(?:ist|lautet|est|es|é|è|is)|(?:答案|正确选项)(?:是|为)|[故应所以]选|选择)"
-    r"\s*(?!\s*not\b):?",
+    rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_WORDS})(?![a-z])\s*(?:\w+\s+)?(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"
+    r"(?:(?:la|die|a|l['\u2019])(?:\s+(?:\w*op[cçt]\w+|lettre|letra))?\s+(?=[A-J]\b))?|是|为|は|은|는)"
+    r"|(?:\A|[故应以\uff0c。])选|选择)\s*(?!\s*not\b):?",
     re.I,
 )
 _CONCLUDED = re.compile(
@@ -56,13 +71,17 @@ _CONCLUDED = re.compile(
     r"(?!(?:is|are|was|were|do|does|did|far|that|much|many)\b)",
     re.I | re.M,
 )
+_THOUGHT = r"(?:[a-z]+[:_])?(?:think(?:ing)?|thoughts?|reasoning|scratchpad)\|?[>▷]"
 _THOUGHT_ENDS = re.compile(
-    r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]"
+    rf"[<◁](?:/|\|end_of_){_THOUGHT}|\[/THINK\]"
     r"|(?:<\|channel\|>|\bassistant)final(?:<\|message\|>)?"
 )
-_THOUGHT_BEGINS = re.compile(
-    r"<(?:think|thinking|thought|reasoning)>|\[THINK\]|<\|channel\|>analysis"
+_THOUGHT_BEGINS = re.compile(rf"[<◁](?:\|begin_of_)?{_THOUGHT}|\[THINK\]|<\|channel\|>analysis")
+_ENDS = re.compile(
+    r"(?<=\S)\s*(?:<\|(?:end|end_?of_?text|im_end|eo[tm]_id|return)\|>|</s>|<(?:eos|end_of_turn)>)"
 )
+_UNSAID = re.compile(r"~~[^~\n]+~~|<(?:s|del)>[^<\n]+</(?:s|del)>|<\|\w+\|>")
+_TELLING = re.compile(r"(?!\W*(?:yes|no)\b)", re.I)
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
 _KEYED = re.compile(  # in JSON
     r"\"(?:(?:final|correct)[ _]?)?(?:answer|guess|choice|option)\"\s*:\s*"
@@ -70,12 +89,23 @@ _KEYED = re.compile(  # in JSON
     re.I,
 )
 _CORRECTED = re.compile(
-    r"(?:^|[.!?]\s)\W*(?:(?:no|oh|hmm)\W+)?(?:wait|actually|correction|sorry|on second "
-    r"thought|i made an? \w+|let me (?:re-?(?!peat)\w+|correct))\b",
+    r"(?:^|[.!?…,;:\u2013\u2014-]\s{0,3})\W{0,5}(?:(?:no|oh|hmm)\W{1,5})?"
+    r"(wait|actually|correction|sorry|i mean|scratch that|on second thought|i made an? \w+"
+    r"|let me (?:re-?(?!peat)\w+|correct))\b"
+    r"|(?<=[\w.!?…])(?:\?|\.\.|…| [\u2013\u2014-])\s+no\b[,.:]?\s+",
     re.I | re.M,
 )
+_WORD = r"(?:[^\s.!?\n]|[.!?](?=\S)){1,40}"
+_AMENDED = re.compile(  # "no, it is Paris"
+    r"\W{0,5}(?:(?:no(?=[,.])|actually|sorry|wait|i meant?|it(?:\s+is|['\u2019]s)"
+    r"|(?:it\s+)?should\s+be|the)\b\W{0,5}){0,5}"
+    r"(?!\W*(?:not|right|correct|let|that|this|i|it|for|the|so)\b)"
+    rf"({_WORD}(?:[ ]{_WORD}){{0,3}})[.!]?\s*(?:\n|\Z)",
+    re.I,
+)
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.I | re.S)
-_ITEM = re.compile(r"[-*\u2022]\s|\(?(?:\d{1,2}|[A-Ja-j])[.)]")
+ITEM = re.compile(r"[-*\u2022]\s+|\(?(?:\d{1,2}|[A-Ja-j])[.)]\s+")
+_ASKED = re.compile(r"[^.?!\n]*\?[\"'\u201d\u2019*_]*\s+(?=\S)")
 _NEXT = re.compile(  # a model that goes on writes the next question, too
     r"\n[ \t]*[*_#>]*[ \t]*(?:question|q|human|user|problem|frage|pregunta|问题|問題)"
     r"[ \t]*\d*[*_]*\s*:",
@@ -98,22 +128,22 @@ def after_thoughts(text: str) -> tuple[int, int]:
     return start, opened.start() if opened else len(text)
 
 
-def spoken(text: str) -> str:
-    """Return what a response says: after the reasoning and corrections, before a next question."""
+def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
+    """Return what a response says: after reasoning and corrections, before a next question."""
     start, end = after_thoughts(text)
-    text = _TAGGED.sub(r"\nAnswer: \1\n", plain(text[start:end]))
-    text = _FENCE.sub("", _KEYED.sub(_as_label, text)).strip()
-    text = _before_next(text)
+    text = _ENDS.split(plain(text[start:end]), maxsplit=1)[0]
+    text = _TAGGED.sub(r"\nAnswer: \1\n", _UNSAID.sub(" ", text))
+    text = _KEYED.sub(lambda found: f"\nAnswer: {found[1] or found[2] or ''}\n", text)
+    text = _before_next(_FENCE.sub("", text).strip())
     for found in reversed([*_CORRECTED.finditer(text)][-MOST:]):
         rest = text[found.end() :]
         if any(marked(rest)):
             return rest
+        before = text[: max(found.start(), found.start(1))]
+        amended = _AMENDED.match(rest) if before.strip(" \n*_") else None
+        if amended and means(amended[1]):
+            return amended[1]
     return text
-
-
-def _as_label(found: re.Match[str]) -> str:
-    """Return the answer among the names of a JSON object with a label of its own."""
-    return f"\nAnswer: {found[1] or found[2] or ''}\n"
 
 
 def _before_next(text: str) -> str:
@@ -134,8 +164,10 @@ def short_answer(text: str) -> str:
 def opening(said: str) -> list[str]:
     """Return the lines that are not blank, without a question or an announcement before others."""
     found = [*lines(said)] or [""]
+    if (asked := _ASKED.match(found[0])) and len(asked[0].split()) > 2:
+        found[0] = found[0][asked.end() :]
     if len(found) > 1 and found[0][-1] in "?:" and len(found[0].split()) > 2:
-        return found if _ITEM.match(found[1]) else found[1:]
+        return found if ITEM.match(found[1]) else found[1:]
     return found
 
 
@@ -172,10 +204,7 @@ def labelled(said: str, label: re.Pattern[str] = _LABEL) -> list[str]:
 
 def hashed(said: str) -> list[str]:
     """Return what follows the last ####, as in GSM8K: without letters, or on the last line."""
-    lines = _HASHES.findall(said)
-    final = said.rstrip().rpartition("\n")[2]
-    if final.startswith("####"):
-        lines.append(final)
+    lines = [*_HASHES.findall(said), *re.findall(r"(?m)^####(.*)\Z", said.rstrip())]
     return [lines[-1].strip("# \t")] if lines else []
 
 
@@ -195,11 +224,12 @@ def concluded(said: str) -> str:
     return "" if len(after) > 1 else line[:LONGEST]
 
 
-def joined(between: str) -> bool:
+def joined(between: str, after: str = "") -> bool:
     """Return whether what stands between two answers leaves open which of them is meant."""
-    words = re.findall(r"[^\W\d_]+", between.casefold())
-    alike = all(word in JOINING for word in words) and bool(words or re.search("[,/&+]", between))
-    return alike or _DOUBTED.search(between) is not None
+    between = between[-_NEAR:]
+    if _JOINING.fullmatch(between):
+        return re.search(r"[^\W\d_]|[,/&+]", between) is not None
+    return _DOUBTED.match(f"{between}\0{after[:_NEAR]}") is not None
 
 
 def lines(said: str) -> Iterator[str]:

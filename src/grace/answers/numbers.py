@@ -15,31 +15,19 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from grace.answers.finding import joined, marked, opening, plain, spoken
+from grace.answers.finding import REJECTING, joined, marked, opening, plain, spoken
 
-SCALES: dict[str, int] = {
-    "hundred": 10**2,
-    "thousand": 10**3,
-    "lakh": 10**5,
-    "million": 10**6,
-    "crore": 10**7,
-    "billion": 10**9,
-    "trillion": 10**12,
-    **{sign: 10**4 for sign in "万萬만"},
-    **{sign: 10**8 for sign in "亿億억"},
-}
+SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6}
+SCALES |= {"crore": 10**7, "billion": 10**9, "trillion": 10**12}
+SCALES |= {sign: 10**4 for sign in "万萬만"} | {sign: 10**8 for sign in "亿億억"}
 ABBREVIATED = {"k": 10**3, "m": 10**6, "mn": 10**6, "b": 10**9, "bn": 10**9}
 _TEENS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     " sixteen seventeen eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-COUNTED = {
-    **{word: number for number, word in enumerate(_TEENS.split())},
-    **{word: number for number, word in zip(range(20, 100, 10), _TENS.split(), strict=True)},
-}
-"""English words for numbers, without those of `SCALES`."""
-ORDINALS = ("st", "nd", "rd", "th")
+COUNTED = {word: number for number, word in enumerate(_TEENS.split())}
+COUNTED |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
 _ORDINALS = (
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
     " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
@@ -62,49 +50,25 @@ _SPELT = (  # names of one unit; those of one line exclude each other
     " september sep sept, october oct, november nov, december dec",
     "am, pm",
 )
-UNITS = {
+UNITS = {  # each spelling of a unit (or month), with its dimension and its one name
     spelling: (number, names.split()[0])
     for number, line in enumerate(_SPELT)
     for names in line.split(",")
     for name in names.split()
     for spelling in (name, f"{name}s")
 }
-"""Each spelling of a unit (or month), with its dimension and its one name."""
-OTHER = {
-    "square",
-    "sq",
-    "cubic",
-    "cu",
-    "per",
-    "km2",
-    "m2",
-    "kmh",
-    "mph",
-    "degree",
-    "degrees",
-    "old",
-}
-
-
+_OTHER = "square sq cubic cu per km2 m2 kmh mph degree degrees old"
+OTHER = {*_OTHER.split()}
 LARGEST = 300  # digits
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63"), "-")
-_TYPED = str.maketrans(
-    {
-        "\u2044": "/",
-        "\u066c": ",",
-        "\u066b": ".",
-        "⋅": "·",
-        "\u2217": "*",
-        "\u2212": "-",
-        "\u2215": "/",
-        "√": "sqrt",
-        "π": "pi",
-        **{chr(0x2080 + digit): str(digit) for digit in range(10)},  # H₂O
-    }
-)
+_TYPED = str.maketrans("\u2044\u066c\u066b\u22c5\u2217\u2212\u2215", "/,.\u00b7*-/") | {
+    ord("√"): "sqrt",
+    ord("π"): "pi",
+    **{0x2080 + digit: str(digit) for digit in range(10)},  # H₂O
+}
 _GAP = " \u00a0\u202f\u2007\u2008\u2009\u200a"
-_IDEOGRAPH = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # is no part of a number's word
-_BESIDE_IDEOGRAPH = re.compile(rf"(?<=\d)(?={_IDEOGRAPH})|(?<={_IDEOGRAPH})(?=\d)")
+IDEOGRAPH = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # is no part of a number's word
+_BESIDE_IDEOGRAPH = re.compile(rf"(?<=\d)(?={IDEOGRAPH})|(?<={IDEOGRAPH})(?=\d)")
 _DIGIT_OR_FRACTION = re.compile(r"[^\x00-\x7f]")
 _RAISED = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _DOWN = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
@@ -121,12 +85,10 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\[()\[\],;:! ]|\\\\|\\q?quad\b|\\(?:left|right|displaystyle)\b|~", " "),
     (r"\\(?:times|cdot)(?![a-zA-Z])", "\u00d7"),
     (r"\\approx(?![a-zA-Z])", "≈"),
+    (r"\\pm(?![a-zA-Z])", "±"),
     (r"\^\s*\{?\\circ\}?", "°"),
     (r"\\([%$#&_])", r"\1"),
-    (
-        r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|boldsymbol|mbox|boxed|fbox)\s*\{([^{}]*)\}",
-        r"\1",
-    ),
+    (r"\\(?:text(?:bf|it)?|math(?:rm|bf|it)|boldsymbol|mbox|f?box(?:ed)?)\s*\{([^{}]*)\}", r"\1"),
     (r"\\[dtc]?frac\s*(?:\{\s*([-\d.,]+)\s*\}|(\d))\s*(?:\{\s*([\d.,]+)\s*\}|(\d))", r" \1\2/\3\4"),
     (r"\\frac\s*\{\s*(\\?\w+)\s*\}\s*\{\s*(\\?\w+)\s*\}", r"\1/\2"),
     (r"\\([A-Za-z]+)\s*\{([^{}]*)\}(?:\{([^{}]*)\})?", r"\1\2\3"),  # sqrt2: no number
@@ -149,10 +111,12 @@ _TOKEN = re.compile(
 )
 _MORE = re.compile(r"(?:[-:/]\d+(?:[.,]\d+)*)+")  # a date, a time, a range
 _LETTERS = re.compile(r"[^\W\d_]+")
+_SHARES = {"half": 2, "halve": 2, "quarter": 4}  # a third, three quarters
+_SHARES |= {word: number for number, word in enumerate(ORDINAL_WORDS[:10], 1) if number > 2}
+_NUMERAL = "|".join([*COUNTED, *filter(str.isascii, SCALES), *(f"{word}s?" for word in _SHARES)])
 _IN_WORDS = re.compile(
-    rf"\W*(?P<minus>(?:minus|negative)\s+)?(?P<words>(?:{'|'.join(COUNTED)})\b"
-    rf"(?:(?:\s+and)?[\s-]+(?:{'|'.join([*COUNTED, *SCALES])})\b)*)"
-    r"(?![\s-]+(?:half|halves|thirds?|quarters?)\b)",
+    rf"(?:\b(minus|negative)\s+)?\b((?:an?\s+)?(?:{_NUMERAL})\b"
+    rf"(?:[\s-]+(?:and\s+)?(?:an?\s+)?(?:{_NUMERAL})\b)*)",
     re.I,
 )
 _SCALE = re.compile(rf"[ -]?({'|'.join(SCALES)})(?:(?<=[^\x00-\x7f])|s?\b)", re.I)
@@ -162,10 +126,8 @@ _OPERAND = re.compile(r"[\w)%][ \t]*(?:[+\u00d7*÷/·^]|(?<=[\d\s])[xX](?=\s))[ 
 _CURRENCY = re.compile(r"(?:\b[A-Z]{1,2}[$]|[$€£¥₹₩]|(?<![^\W_])(?:Rs|USD|EUR|GBP)\.?)\s?$", re.I)
 _SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
 _MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
-_DENIED = re.compile(
-    r"\b(?:not|except|(?:any|every|all)\w*(?:\s+\w+)?\s+but|(?:other|rather)\s+than|instead\s+of)\s+\W*\Z",
-    re.I,
-)
+_DENIED = re.compile(rf"{REJECTING}\s+\W*\Z", re.I)
+_ASIDE = re.compile(r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])", re.I)
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
 
@@ -251,6 +213,7 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
     if core[0] == "." and left[-1:].isalpha():  # Rs.500
         core, left = core[1:], left + "."
     value = _value(found, core)
+    beyond = next(at for at in itertools.count(end) if not text[at : at + 1].isalnum())
     if currency := _CURRENCY.search(left):
         left = left[: currency.start()]
     binary = False
@@ -259,7 +222,7 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
         last = before.rstrip()[-1:]
         binary = last.isdigit() or (last in (")", "%") and bool(last))
         if before[-1:].isalpha() or before[-1:] == "_":  # COVID-19
-            return Number(start, _word_end(text, end), None, word=True)
+            return Number(start, beyond, None, word=True)
         apart = bool(sign["apart"])
         first = low == 0 and not before.strip()
         if not binary and (not apart or first or last in ("=", ":", "(", "≈")):
@@ -274,17 +237,17 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
         if not binary:
             left, value = left[: minus.start()], None if value is None else -value
     if left[-1:].isalpha() or left[-1:] in ("_", "^"):
-        return Number(start, _word_end(text, end), None, word=True)
+        return Number(start, beyond, None, word=True)
     start = max(earliest, low + len(left))
     if letters := _LETTERS.match(text, end):
         unit = letters[0]
         scale = ABBREVIATED.get(unit.lower(), 0)
         if scale and (currency or unit in ("k", "M", "mn", "bn")):
             value, end = None if value is None else value * scale, letters.end()
-        elif unit in ORDINALS:
+        elif unit in ("st", "nd", "rd", "th"):
             end = letters.end()
         elif unit.casefold() not in UNITS or (unit == "s" and _DECADE.fullmatch(core)):
-            return Number(start, _word_end(text, end), None, word=True)
+            return Number(start, beyond, None, word=True)
     elif text[end : end + 2] in ("'s", "\u2019s"):
         return Number(start, end + 2, None, word=True)
     if named := _SCALE.match(text, end):
@@ -294,20 +257,11 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
     end = per.end() if per else end
     if more := _MORE.match(text, end):
         return Number(start, more.end(), None)
-    in_pair = (
-        "," in core and left[-1:] in ("(", "[", "{") and text[end : end + 1] in (")", "]", "}")
-    )
-    if in_pair and value is not None and value.denominator != 1:
-        return Number(start, end, None)
+    pair = "," in core and left[-1:] in ("(", "[", "{") and text[end : end + 1] in (")", "]", "}")
+    binary = binary or (pair and value is not None and value.denominator != 1)
     if binary or _OPERATOR.match(text, end) or _OPERAND.search(left):
         return Number(start, end, None)
     return Number(start, end, value, percent=percent, quotient=bool(found["under"]))
-
-
-def _word_end(text: str, end: int) -> int:
-    while text[end : end + 1].isalnum():
-        end += 1
-    return end
 
 
 def _value(found: re.Match[str], core: str) -> Fraction | None:
@@ -366,7 +320,7 @@ def _lakhs(groups: list[str]) -> bool:
 
 def read(text: str) -> Number | None:
     """Return the number that a response answers, None if there is none that can be read."""
-    said = spoken(text)
+    said = spoken(text, is_number)
     for part in marked(said):
         part = typed(part)
         if found := _first(part):
@@ -381,6 +335,7 @@ def read(text: str) -> Number | None:
     if is_number(first):
         return _first(first)
     said = typed(said)
+    said = _ASIDE.sub(" ", said) if any(_given(_ASIDE.sub(" ", said))) else said
     given = [*collections.deque(_given(said), maxlen=2)]
     if len(given) == 2 and _hedges(said, *given):
         return None
@@ -409,18 +364,35 @@ def _given(part: str) -> Iterator[Number]:
 
 
 def _spelled(part: str) -> Number | None:
-    """Return the number in English words with which a short part begins: twenty-one apples."""
-    found = _IN_WORDS.match(part)
-    if not found or len(_LETTERS.findall(part, found.end())) > 3:
-        return None
-    total = group = 0
-    for word in re.findall(r"[a-z]+", found["words"].lower()):
-        if (scale := SCALES.get(word, 0)) > 100:
-            total, group = total + (group or 1) * scale, 0
-        else:
-            group = (group or 1) * scale if scale else group + COUNTED.get(word, 0)
-    value = Fraction(total + group)
-    return Number(found.start("words"), found.end(), -value if found["minus"] else value)
+    """Return the one number that a line without digits has in English words."""
+    found = []
+    for match in itertools.islice(_IN_WORDS.finditer(part), 9):
+        value, alone = _worth(match[2].lower().replace("-", " ").split()), match[2].lower() == "one"
+        if value is not None and not (alone and part[: match.start()].strip()):  # which one
+            found.append(Number(match.start(), match.end(), -value if match[1] else value))
+    return found[0] if len(found) == 1 else None
+
+
+def _worth(words: list[str]) -> Fraction | None:
+    """Return the number that words say, None if they are none: two and a half million."""
+    total = before = group = Fraction(0)  # `before` an "and"
+    for at, word in enumerate(words):
+        if word == "and":
+            before, group = before + group, Fraction(0)
+        elif word in COUNTED:
+            if group % 100 and (COUNTED[word] > 9 or group % 100 < 20 or group % 10):
+                return None  # three four
+            group += COUNTED[word]
+        elif word in SCALES and SCALES[word] <= 100:
+            group = (group or Fraction(1)) * SCALES[word]
+        elif word in SCALES:
+            total, before, group = total + (before + group or 1) * SCALES[word], *2 * [Fraction(0)]
+        elif share := _SHARES.get(word.removesuffix("s")):
+            alone = not group and share > 2 and words[at - 1 : at] not in (["a"], ["an"])
+            if alone or (group > 1) != word.endswith("s"):
+                return None  # the third, twenty-third
+            group = (group or Fraction(1)) / share
+    return total + before + group
 
 
 def is_number(text: str) -> bool:
@@ -457,7 +429,16 @@ def _is_close(value: Fraction, accepted: Fraction) -> bool:
     """Return whether two numbers are equal, but for rounding if one of them is no whole number."""
     if value == accepted or (value.denominator == 1 and accepted.denominator == 1):
         return value == accepted
-    return math.isclose(value, accepted, rel_tol=1e-6)
+    close = math.isclose(value, accepted, rel_tol=1e-6)
+    return close or _is_rounded(value, accepted) or _is_rounded(accepted, value)
+
+
+def _is_rounded(short: Fraction, exact: Fraction) -> bool:
+    """Return whether a decimal of three digits or more is one for a fraction without an end."""
+    places = next((n for n in range(1, 9) if not 10**n % short.denominator), 0)
+    if not places or not 10**9 % exact.denominator or abs(short) < Fraction(100, 10**places):
+        return False
+    return short in (round(exact, places), Fraction(int(exact * 10**places), 10**places))
 
 
 def stated_in(text: str) -> set[str]:
@@ -469,8 +450,6 @@ def stated_in(text: str) -> set[str]:
         elif token.word or not _MORE.search(text[token.start : token.end]):
             found.add(text[token.start : token.end].casefold())
         else:
-            found |= {
-                part.lstrip("0") or "0"
-                for part in re.findall(r"\d+", text[token.start : token.end])
-            }
+            parts = re.findall(r"\d+", text[token.start : token.end])
+            found |= {part.lstrip("0") or "0" for part in parts}
     return found

@@ -9,17 +9,17 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from grace.answers import yes_no
-from grace.answers.explained import DENIED, chosen, mentions
-from grace.answers.finding import concluded, joined, marked, opening, plain, spoken
-from grace.answers.numbers import ORDINAL_WORDS, typed
+from grace.answers import finding, yes_no
+from grace.answers.explained import chosen, mentions
+from grace.answers.finding import DENIED, REJECTING, joined, plain, spoken
+from grace.answers.numbers import IDEOGRAPH, ORDINAL_WORDS, typed
 from grace.answers.text import canonical
 
 LETTERS = "ABCDEFGHIJ"
 _LEAD = re.compile(
     r"(?:(?:the\s+|my\s+)?(?:(?:correct|right|best|final|selected|chosen)\s+)?"
     r"(?:answer|option|choice|alternative)(?:\s+letter)?(?:\s+is)?:?\s+"
-    r"|(?:it|that)(?:\s+is|['\u2019]s)\s+|i(?:\s+would|['\u2019]d)?\s+(?:say|guess|think|believe)\s+"
+    r"|(?:it|that)(?:\s+is|['\u2019]s|\s+(?:must|should|would)\s+be)\s+|i(?:\s+would|['\u2019]d)?\s+(?:say|guess|think|believe)\s+"
     r"|(?:definitely|clearly|probably|(?:most\s+)?likely)\s+){1,3}(?=\S)",
     re.I,
 )
@@ -27,7 +27,7 @@ _OPEN = "*_`\"'\u2018\u2019\u201c\u201d([{$<>)]}.,:;!? \t"
 _LETTER = re.compile(
     r"[*_`\"'\u2018\u201c(\[{$<\s]*(?:([A-J])|([a-j])(?=\s*(?:[).,:;\]}*]|\Z)))(?!['\u2019-]?\w)"
 )
-_CLOSED = re.compile(r"[*_`\"'\u2019\u201d>$\s]*(?:[).:,;\]}\u2013\u2014=]|-\s|\Z)")
+_CLOSED = re.compile(r"[*_`\"'\u2019\u201d>$\s]*(?:[().:,;\]}\u2013\u2014=]|-\s|\Z)")
 _GOES_ON = re.compile(  # after the letter A, where an article is followed by a noun
     r"\s+(?:because|since|as|is|was|or|and|for|due|which|given|it|this|that|the|would|will|not|"
     r"correctly|if|by|from|with|in|on|with|though|although|but|are|seems|says|states)\b",
@@ -47,10 +47,9 @@ _ORDINAL = re.compile(
     rf"\W*(?:it\s+is\s+)?the\s+({'|'.join(ORDINAL_WORDS)})\s+(?:option|choice|alternative|one|answer)\b",
     re.I,
 )
-_IN_PARENTHESES = re.compile(r"\(([A-J])\)")
-
-_CONTRAST = re.compile(
-    r"(?:,\s*(?:and\s+|but\s+)?not|,?\s*\b(?:rather\s+than|instead\s+of))\s+([^,;.]+)", re.I
+_BESIDE_IDEOGRAPH = re.compile(rf"(?<={IDEOGRAPH})(?=[A-J]\b)|(?<=\b[A-J])(?={IDEOGRAPH})", re.A)
+_CONTRAST = re.compile(  # not A but B; B, not A
+    rf"(?:,\s*)?{REJECTING}\s+([^,;.]+?)(?:,?\s+but\b|(?=\s*(?:[,;.]|\Z)))", re.I
 )
 
 
@@ -61,18 +60,20 @@ def lettered(choices: Sequence[str]) -> list[str]:
 
 def read(text: str, choices: Sequence[str] = ()) -> str | None:
     """Return the letter that a response chooses, None if it names no option, or one beyond them."""
-    said = spoken(text)
-    for part in marked(said):
+    text, *choices = (_BESIDE_IDEOGRAPH.sub(" ", one) for one in (text, *choices))
+    said = spoken(text, lambda part: named(part, choices, marked=False))
+    for part in finding.marked(said):
         letter = named(part, choices)
         if letter and not _hedges(part, letter, choices):
             return _offered(letter, choices)
-    first, *others = opening(said)
-    if others and _LETTER.match(first) and _begins_option(first) and _begins_option(others[0]):
+    first, *others = finding.opening(said)
+    if others and (begun := _begun(first)) and ord(_begun(others[0]) or "?") == ord(begun) + 1:
         return None  # a list of the options
+    first = _without_contrast(first, choices)
     letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
     if letter and _hedges(first, letter, choices):
         return None
-    letter = letter or named(concluded(said), choices)
+    letter = letter or named(finding.concluded(said), choices)
     return _offered(letter or chosen(said, dict(zip(LETTERS, choices, strict=False))), choices)
 
 
@@ -83,7 +84,9 @@ def _hedges(part: str, letter: str, choices: Sequence[str]) -> bool:
         return False
     found = mentions(f"Answer: {part}", dict(zip(LETTERS, choices, strict=False)))
     return any(
-        one != other and (not between.strip() or joined(between)) and not _REFUSED.match(after)
+        one != other
+        and (not between.strip() or joined(between, after))
+        and not _REFUSED.match(after)
         for (one, between), (other, after) in itertools.pairwise(found)
         if not (other == "I" and re.match(r"\s+[a-z]", after))  # B, I think
         and letter in (one, other)
@@ -95,8 +98,10 @@ def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
     return letter if letter and letter in LETTERS[: len(choices) or None] else None
 
 
-def _begins_option(line: str) -> bool:
-    return re.match(r"\W*[A-Ja-j][).:]", line) is not None
+def _begun(line: str) -> str:
+    """Return the letter of the option with which a line begins, if any."""
+    begun = re.match(r"\W*([A-Ja-j])[).:]", line)
+    return begun[1].upper() if begun else ""
 
 
 def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | None:
@@ -118,6 +123,8 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
         own_follows = own and _starts(follows, own)
         if own_follows or not follows.strip(_OPEN) or (marked and _CLOSED.match(follows)):
             return letter
+        if own and re.match(r"[).:]\s*\w", follows):  # the letter of one, the text of another
+            return None
     forms = [canonical(choice) for choice in choices]
     said = canonical(_LEAD.sub("", part, count=1) if lead else part)
     if forms.count(said) == 1 and not _NUMBERED.match(part):
@@ -138,7 +145,7 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
     pronoun = letter == "I" and re.match(r"\s+[a-z]", follows)
     if letter and not article and not pronoun:
         return letter
-    in_parentheses = set(_IN_PARENTHESES.findall(part))
+    in_parentheses = set(re.findall(r"\(([A-J])\)", part))
     if len(in_parentheses) == 1:
         return str(in_parentheses.pop())
     return _contained(said, forms) if not DENIED.search(part) else None
@@ -153,7 +160,6 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
     meant = [yes_no.canonical(choice) for choice in choices]
     if {"yes", "no"} <= {*meant} and meant.count(said := yes_no.read(line)) == 1:
         return LETTERS[meant.index(said)]
-    line = _without_contrast(line, choices)
     rest = _LEAD.sub("", line, count=1)
     contained = _contained(canonical(rest), [canonical(choice) for choice in choices])
     if (match := _LETTER.match(rest)) and match[1] != "I":
@@ -170,9 +176,15 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
 def _without_contrast(text: str, choices: Sequence[str]) -> str:
     """Return a text without the options that it sets its answer against: "Rome, not Paris"."""
     forms = [canonical(choice) for choice in choices]
-    return _CONTRAST.sub(
-        lambda found: "" if _contained(canonical(found[1]), forms) else found[0], text
-    )
+    if _bare(text) in map(_bare, choices) or {"yes", "no"} <= {*map(yes_no.canonical, choices)}:
+        return text
+
+    def dropped(found: re.Match[str]) -> str:
+        other = named(found[1], choices, marked=False) or _contained(canonical(found[1]), forms)
+        whole = _contained(canonical(found[0]), forms)  # not guilty, beside guilty
+        return " " if other and whole in (None, other) else found[0]
+
+    return _CONTRAST.sub(dropped, text).strip()
 
 
 def _bare(text: str) -> str:

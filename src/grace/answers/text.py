@@ -2,61 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 import unicodedata
 from collections.abc import Sequence
 from fractions import Fraction
 
-from grace.answers import numbers
-from grace.answers.finding import (
-    JOINING,
-    boxed,
-    hashed,
-    labelled,
-    opening,
-    plain,
-    spoken,
-    stated,
-)
+from grace.answers import finding, numbers
+from grace.answers.finding import plain
 from grace.answers.numbers import COUNTED, DATE, ORDINAL_WORDS, OTHER, ROMAN, UNITS, dated
 from grace.metrics.rouge import rouge_l, tokens
 
 FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
-_EMPTY = {
-    "a",
-    "an",
-    "the",
-    "of",
-    "in",
-    "on",
-    "at",
-    "by",
-    "to",
-    "and",
-    "for",
-    "from",
-    "with",
-    "is",
-    "was",
-    "are",
-    "were",
-    "be",
-    "it",
-    "its",
-    "this",
-    "that",
-}
+_FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
+_EMPTY = {*_FUNCTION_WORDS.split()}
 _FOLDED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
     | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
 )
 _SHORTENED = {"st": "saint", "mt": "mount"}
 _CURRENCIES = str.maketrans({"$": " dollar ", "€": " euro ", "¥": " yen ", "₹": " rupee "})
-_OR = re.compile(  # between alternatives
-    r"\b(?:or|oder|ou|или)\b|或者?|\bbut\s+(?:it\s+)?(?:might|could|may)\b"
-    r"|(?<=\w{3})\s*/\s*(?=\w{3})"
-)
 _NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
 _INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z])\.? (?=[A-Z]\.)")
 _INITIALS, _ACRONYM = re.compile(r"\b([A-Z]{1,4})\.(?=\s+\w)"), re.compile(r"\b[A-Z]{2,5}\b")
@@ -67,25 +33,15 @@ _PUNCTUATION = dict.fromkeys(map(ord, _MARKS), " ")
 _MEANT = dict.fromkeys(map(ord, set(_MARKS + "\u2013\u2014") - set("+#^=<>")), " ")
 _LOOSE = re.compile(r"(?<![\w+#])[+#]+(?!\w)|(?<!\w)#+")  # but C++, C#, x+y
 _SPACED = re.compile(r" ?([=<>]) ?| ([+^]) ")
-_LEAD = re.compile(
-    r"(?:so|thus|therefore|hence)?,?\s*(?:(?:the|my)\s+)?(?:(?:final|correct|right|best)\s+)*"
-    r"(?:answer|guess)\s+is:?\s+",
-    re.I,
-)
-_NOT = re.compile(
-    r"\b(?:not|never|no|nor|neither|cannot|nicht|kein\w*|не)\b|n['\u2019]t\b|不是|没有", re.I
-)
 _IDIOM = re.compile(r"\bno\.?\s*(?=\d)|\bno doubt\b|\bwithout doubt\b|\bnot only\b", re.I)
-_FUNCTION = re.compile(r"(?:sqrt|frac|sin|cos|tan|log|ln|exp|pi|infty|cup|cap|pm)(?![a-z]{2})")
+_FUNCTION = re.compile(r"(?:sqrt|frac|sin|cos|tan|log|ln|exp|pi|infty|cup|cap)(?![a-z]{2})")
 _OPERATOR = re.compile(
-    r"[=<>^*±∞\u222a]|\w_\w|[(\[{]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
+    r"[=<>^*±∞\u222a]|\w_\w|\b[A-Za-z]\(|[(\[{]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
     r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]"
 )
 _ROMAN = re.compile(r"\b[IVX]{1,5}\b")
-_UNLIKE = re.compile(
-    r"\b(?:(?:rather|other)\s+than|instead\s+of|except(?:\s+for)?|(?:any|every|all)\w*(?:\s+\w+)?\s+but)\b",
-    re.I,
-)
+_SENTENCE = re.compile(r"(?<=[^\W_]{3})[.!?](?=\s|$)|\n")
+_COPULA = re.compile(r".*(?:\b(?:is|are|was|were|ist|war|est|était|es|fue|era|é|è)\s|是)(.*)")
 _CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\b(?:but|rather)\b", re.I)
 
 
@@ -109,13 +65,23 @@ def read(text: str) -> str | None:
 
 def answered(text: str) -> str:
     """Return the part of a response that is compared, without "the answer is"."""
-    said = spoken(text)
-    marked = [*boxed(said), *labelled(said), *hashed(said)]
-    if not marked and "\n" in said:
-        marked = stated(said)
-    part = marked[0] if marked else opening(said)[0]
-    lead = _LEAD.match(part)
-    return part[lead.end() :] if lead else part
+    said = finding.spoken(text)
+    first, *others = finding.opening(said)
+    if (
+        others
+        and finding.ITEM.match(others[0])
+        and (first[-1:] == ":" or finding.ITEM.match(first))
+    ):  # a list
+        first = "; ".join(
+            finding.ITEM.sub("", line) for line in (first, *others) if finding.ITEM.match(line)
+        )
+    return [
+        *finding.boxed(said),
+        *finding.labelled(said),
+        *finding.hashed(said),
+        *finding.stated(said),
+        first,
+    ][0]
 
 
 def canonical(text: str) -> str:
@@ -134,26 +100,18 @@ def canonical(text: str) -> str:
     pieces.append(text[place:].translate(_MEANT))
     joined = _LOOSE.sub(" ", _SPACED.sub(r"\1\2", " ".join(" ".join(pieces).split())))
     words = joined.split()
-    kept = [word for at, word in enumerate(words) if not _is_article(words, at)]
+    kept = [  # an article but for the last word (vitamin A), or a capital A within (A. afarensis)
+        word
+        for at, word in enumerate(words, 1)
+        if at == len(words) or (word == "A" and at > 1) or word.lower() not in ("a", "an", "the")
+    ]
     folded = " ".join(kept or words or text.split()).replace("\ue000", "").casefold()
     folded = unicodedata.normalize("NFC", str(COUNTED.get(folded, folded)))
     return folded.upper() if folded in "abcdefghij" and len(folded) == 1 else folded
 
 
-def _is_article(words: list[str], at: int) -> bool:
-    """Return whether a word is an article; the last word is none, nor a capital A within."""
-    word = words[at]
-    named = at + 1 == len(words) or (word == "A" and at > 0)
-    return not named and word.lower() in ("a", "an", "the")
-
-
 def alike(accepted: str, said: str, threshold: float) -> bool:
-    """Return whether a short answer says what is accepted.
-
-    It does if both have one form, or (threshold 0: never) if the words of one are among those of
-    the other, all numbers of the accepted text are said, no other unit or month is, and what is
-    said denies nothing. A text of many words may use some others.
-    """
+    """Return whether a short answer says what is accepted (threshold 0: in the same form)."""
     if canonical(accepted) == canonical(said) != "":
         return True
     accepted, said = numbers.typed(accepted), numbers.typed(said)
@@ -168,42 +126,81 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     given |= {str(_count(word)) for word in _words(said) if word in (*COUNTED, *ORDINAL_WORDS)}
     if not threshold or not wanted <= given:
         return False
-    if (
-        _denies(said, accepted)
-        or _other_sign(said, accepted)
-        or (wanted and _other_unit(said, accepted))
-    ):
+    other_unit = wanted and _other_unit(said, accepted)
+    if other_unit or _denies(said, accepted) or _other_sign(said, accepted):
         return False
-    return _has_words(accepted, said, threshold) or bool(wanted and _is_amount(accepted, said))
+    clauses = [part for part in _CLAUSE.split(said) if part.strip()]
+    clause = next(itertools.filterfalse(finding.DENIED.search, clauses), "")
+    named = _COPULA.search(clause)
+    return (
+        _has_words(accepted, said, threshold)
+        or _has_words(accepted, clause, threshold)
+        or bool(named and canonical(named[1]) == canonical(accepted))
+        or bool(wanted and _is_amount(accepted, said))
+    )
 
 
-def hedges(said: str, accepted: Sequence[str]) -> bool:
-    """Return whether a short answer leaves an accepted text and another one open: Paris or Rome."""
-    if not _OR.search(said := plain(said)) or any(map(_OR.search, accepted)):
-        return False
-    words = [word for text in accepted for word in _content(plain(text))]
-    for found in _OR.finditer(said):
-        before, after = _content(said[: found.start()])[-1:], _content(said[found.end() :])[:3]
-        units = [{UNITS[word] for word in side if word in UNITS} for side in (before, after)]
-        ends = [*before, *[word for word in after if word not in JOINING][:1]]
-        converts = all(units) and units[0] != units[1]  # 5 km or 3 miles
-        if not converts and len({_is_among(word, words) for word in ends}) == 2:
+def hedges(said: str, accepted: Sequence[str], threshold: float) -> bool:
+    """Return whether an accepted text is one of several that are said: Paris or Rome."""
+    named = said != said.lower() and any(text[:1].isupper() for text in accepted)
+    wanted, said = [*accepted], plain(said)
+    for text in accepted:
+        if parts := _parts(text):  # Romeo and Juliet is one answer
+            wanted += parts
+            said = re.sub(re.escape(text), parts[0].replace("\\", " "), said, flags=re.I)
+    hedged = False
+    for sentence in _SENTENCE.split(said):
+        run, open_ended = list[bool](), False
+        first, *others = finding.ALTERNATIVE.split(sentence)
+        for sign, piece in [(";", first), *zip(others[::2], others[1::2], strict=True)]:
+            if hedged and sign in (None, ";"):  # Of Paris and Rome, Paris is larger
+                hedged = not any(_has_words(one, piece, threshold) for one in wanted)
+            right = _is_right_piece(piece, wanted, threshold, named, first=sign == ";")
+            if right is None or (open_ended and not sign):
+                run, open_ended = [], False
+            elif run:
+                open_ended = open_ended or bool(sign) or len(run) > 2
+            run += [] if right is None else [right]
+            hedged = hedged or (open_ended and len({*run}) == 2)
+    return hedged
+
+
+def _is_right_piece(
+    piece: str, wanted: Sequence[str], threshold: float, named: bool, *, first: bool
+) -> bool | None:
+    """Return whether a piece of a list (the end of the first) is wanted, None if it is no item."""
+    words, most = [] if finding.DENIED.search(piece) else _ARTICLE.sub(" ", piece).split(), 0
+    for one in wanted:
+        length = len(one.split()) + 1
+        tail = words[-length:] if first else words
+        if 0 < len(tail) <= length and _has_words(one, " ".join(tail), threshold):
             return True
-    return False
+        most = max(most, length - (not named))
+    words = words[-most:] if first else words
+    other = not words or len(words) > most or (named and words[0].islower())
+    return None if other or any(_other_unit(piece, one) for one in wanted) else False
+
+
+def _parts(text: str) -> list[str]:
+    """Return the parts of a text that is a list: hydrogen, oxygen and carbon."""
+    pieces = finding.ALTERNATIVE.split(text)
+    parts = [part for part in pieces[::2] if part.strip()]
+    listed = any(pieces[1::2]) or (len(parts) > 2 and text == text.lower())
+    return parts if listed and all(len(part.split()) <= FEW for part in parts) else []
 
 
 def _has_words(accepted: str, said: str, threshold: float) -> bool:
     """Return whether two texts share their words of content: South Korea is no North Korea."""
-    wanted, given = _content(accepted), _content(said)
-    wanted, given = (
-        _written_out(wanted, accepted, given),
-        _written_out(given, said, wanted),
-    )
+    words, given = _content(accepted), _content(said)
+    wanted = _written_out(words, accepted, given)
+    given = _written_out(given, said, wanted)
     extra = [word for word in given if not _is_among(word, wanted)]
     if not extra:
         initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
         wanted = [word for word in wanted if word in given or word not in initials]
     missing = [word for word in wanted if not _is_among(word, given)]
+    if any(not set(_content(part)) - {*missing} for part in _parts(accepted)):
+        return False
     if len(wanted) > FEW and len(given) > FEW:
         return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
     if (missing and extra) or not wanted or not given:
@@ -220,10 +217,12 @@ def _written_out(words: list[str], text: str, others: list[str]) -> list[str]:
     text = _INITIAL.sub("", text)
     heads = "".join(word[0] for word in others)
     short = {*map(str.lower, _INITIALS.findall(text))}
-    short |= {heads} & {*map(str.lower, _ACRONYM.findall(text))}
+    for word in map(str.lower, _ACRONYM.findall(text)):  # USA: United States
+        if len(heads) > 1 and word in (heads, heads[:-1], f"{heads}{word[-1]}"):
+            short.add(word)
     written: list[str] = []
     for word in words:
-        at = heads.find(word) if word in short and word not in others else -1
+        at = heads.find(word[: len(heads)]) if word in short and word not in others else -1
         written += others[at : at + len(word)] if at >= 0 else [word]
     return written
 
@@ -300,11 +299,12 @@ def _has_formula(said: str, accepted: str) -> bool:
 
 def _denies(said: str, accepted: str) -> bool:
     """Return whether the clause nearest to the accepted text has a negation that this lacks."""
-    accepted, said = (_UNLIKE.sub(", not", _IDIOM.sub(" ", text)) for text in (accepted, said))
+    unlike = rf"(?i)(?!not\b){finding.REJECTING}"
+    accepted, said = (re.sub(unlike, ", not", _IDIOM.sub(" ", one)) for one in (accepted, said))
     about = set(normalise(accepted).split())
     clauses = [clause for clause in _CLAUSE.split(said) if clause.strip()]
     nearest = max(clauses, key=lambda c: len(about & set(normalise(c).split())), default="")
-    return bool(_NOT.search(nearest)) != bool(_NOT.search(accepted))
+    return bool(finding.DENIED.search(nearest)) != bool(finding.DENIED.search(accepted))
 
 
 def _other_sign(said: str, accepted: str) -> bool:
@@ -334,8 +334,5 @@ def _other_unit(said: str, accepted: str) -> bool:
 
 def _is_amount(accepted: str, said: str) -> bool:
     """Return whether the accepted text is a number with units, or with words that are also said."""
-    spoken_words = set(_words(said))
-    starts = re.match(r"\W*\d", accepted)
-    return bool(starts) and all(
-        word in UNITS or word in OTHER or word in spoken_words for word in _words(accepted)
-    )
+    known = {*UNITS, *OTHER, *_words(said)}
+    return re.match(r"\W*\d", accepted) is not None and known.issuperset(_words(accepted))

@@ -8,25 +8,9 @@ from grace.answers.finding import lines, marked, plain, spoken
 from grace.answers.numbers import typed
 
 NEAR = 80  # characters around a word that may change what it means
-_YES = {
-    "yes",
-    "yeah",
-    "yep",
-    "yup",
-    "ja",
-    "oui",
-    "si",
-    "sí",
-    "sim",
-    "да",
-    "так",
-    "tak",
-    "evet",
-    "نعم",
-}
-_YES |= {"是", "是的", "对", "對", "はい", "네", "예"}
-_NO = {"no", "nope", "nah", "nein", "non", "não", "nee", "nej", "нет", "ні", "nie", "hay\u0131r"}
-_NO |= {"否", "不", "不是", "いいえ", "아니요", "لا"}
+_YES_WORDS = "yes yeah yep yup ja oui si sí sim да так tak evet نعم 是 是的 对 對 はい 네 예"
+_NO_WORDS = "no nope nah nein non não nee nej нет ні nie hay\u0131r 否 不 不是 いいえ 아니요 لا"
+_YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
@@ -67,7 +51,7 @@ def _meaning(word: str) -> bool | None:
 
 def read(text: str) -> str | None:
     """Return "yes" or "no" as a response answers, None if it does neither."""
-    said = spoken(text)
+    said = spoken(text, lambda part: _said(part) is not None)
     for part in [*marked(said), said]:
         meant = _said(part)
         if meant is not None:
