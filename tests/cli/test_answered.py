@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 import grace
 import tiny_run
 from grace.errors import DataError
+from grace.store.inputs import Row
 from grace.tasks.answered import Answered, read_answers
+from grace.tasks.values import parse
 from grace.thresholds import selective
 
 TURNS = [{"role": "user", "content": "Who?"}]
@@ -145,3 +149,32 @@ def test_a_threshold_of_given_answers_is_that_of_their_confidences(
     assert cli("threshold", file, "--target-accuracy", 0.99).code == 1
     refused = cli(*wanted, "--mode", "early-stop")
     assert refused.code == 2 and "holds answers and is no run; leave out --mode" in refused.err
+
+
+ODD: list[Any] = [None, "", 0, 1.5, math.nan, [], {}, [1], [None], ["a"], [{}], [{"role": "user"}]]
+ODD += [{"a": 1}, "[", "[1", "{'a':1}", "null", "1e999", {"content": 3}, {"content": [1]}, [[1]]]
+ODD += [[{"role": "user", "content": 1}], {"spans": None, "date": 3}, {"choices": [1], "labels": 2}]
+NAMES = ("question", "prompt", "messages", "choices", "response", "logprobs", "end_logprob", "id")
+NAMES += (
+    "group",
+    "source",
+    "confidence",
+    "familiar",
+    "fields",
+    "correct",
+    "mc1_targets",
+    "answers",
+)
+WHOLE = {"question": "Q?", "response": "r", "correct": {"a": True}, "fields": {"a": 0.5}}
+KINDS = [name for name in dir(Answered) if not name.startswith("_") and name != "of"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "A", "doc", "answer"])
+def test_odd_values_are_read_or_refused_in_a_line(name: str) -> None:
+    for value, others in itertools.product(ODD, ({}, WHOLE)):
+        found = row(**others | {name: value})
+        for kind in KINDS:
+            with contextlib.suppress(DataError):
+                getattr(found, kind)
+        with contextlib.suppress(DataError):
+            parse(Row("own.jsonl:1", found.written))

@@ -74,7 +74,8 @@ class Answered:
         if not keys:
             names = ", ".join(self.written)
             raise DataError(f"{self.where}: none of {wanted} among the fields {names}; add one")
-        key, value = keys[0], _turns(self.known[keys[0]])
+        key, value = keys[0], self.known[keys[0]]
+        value = _turns(value) or value
         if key == "messages" or is_conversation(value):
             return read_conversation(value, f"{self.where}: {key}")
         if not isinstance(value, str) or not value.strip():
@@ -236,8 +237,7 @@ class Answered:
             found.append(asked_key(question, self._options))
         for key in ("messages", "prompt", "id"):
             if not found and (text := _as_text(self.known.get(key))):
-                turns = _turns(self.known[key])
-                turns = turns if isinstance(turns, list) else [{"role": "user", "content": text}]
+                turns = _turns(self.known[key]) or [{"role": "user", "content": text}]
                 found.append((key, text) if key == "id" else asked_key(turns))
         return tuple(found)
 
@@ -293,11 +293,13 @@ def _first(fields: Mapping[str, Any], *names: str) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-def _turns(value: Any) -> Any:
-    """Return the turns that a value is or spells; any other as it is."""
+def _turns(value: Any) -> list[Any]:
+    """Return the turns that a value is or spells, [] if it is no conversation."""
     read = _parsed(value)
-    whole = is_conversation(read) and all({"role", "content"} <= {*turn} for turn in read)
-    return read if whole else value
+    whole = is_conversation(read) and all(
+        isinstance(turn.get(key), str) for turn in read for key in ("role", "content")
+    )
+    return read if whole else []
 
 
 def _place_of_text(value: Any) -> str:
