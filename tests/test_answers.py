@@ -173,6 +173,10 @@ def test_digits_between_commas_are_one_number_or_none(groups: list[str]) -> None
     assert token is None or token.value == int("".join(groups))
 
 
+def test_a_number_of_endless_words_is_none() -> None:
+    assert read("one " + "hundred " * 3000, "number") is None
+
+
 @settings(deadline=None)
 @given(st.text() | st.text(alphabet="0123456789 .,-/\\{}^*x=$()%AB:\n", max_size=60))
 def test_no_text_breaks_a_reader(text: str) -> None:

@@ -367,8 +367,9 @@ def _spelled(part: str) -> Number | None:
     """Return the one number that a line without digits has in English words."""
     found = []
     for match in itertools.islice(_IN_WORDS.finditer(part), 9):
-        value, alone = _worth(match[2].lower().replace("-", " ").split()), match[2].lower() == "one"
-        if value is not None and not (alone and part[: match.start()].strip()):  # which one
+        words = match[2].lower().replace("-", " ").split()
+        value = _worth(words) if len(words) < _NEAR else None
+        if value is not None and not (words == ["one"] and part[: match.start()].strip()):
             found.append(Number(match.start(), match.end(), -value if match[1] else value))
     return found[0] if len(found) == 1 else None
 
