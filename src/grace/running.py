@@ -50,7 +50,7 @@ def run(
         task: which questions: a task of `grace list tasks`; of a recipe with several tasks, the
             only one to run.
         data: a folder with TASK/SPLIT.jsonl, instead of the Hub.
-        file: your own questions: .jsonl, .csv, .parquet, or hf:OWNER/NAME.
+        file: your own questions: a file, a folder of files, or hf:OWNER/NAME.
         seed: the seed of everything random; None: 0.
         seeds: this many seeds, each in a directory of its own, and one common report.
         settings: further settings by name, such as `{"data.train": 500}`; `grace list settings`.

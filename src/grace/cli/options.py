@@ -21,7 +21,7 @@ ModelPath = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="Directory of a run, an adapter or an exported model, a Hub id, or a model that has a "
-        "ready head (`grace list heads`).",
+        "ready-made head (`grace list heads`).",
     ),
 ]
 SOURCES = (

@@ -30,7 +30,7 @@ EXAMPLES = (
         "grace cascade small.jsonl large.jsonl",
         "grace cascade small.jsonl large.jsonl --target-accuracy 0.8 --plot cascade.svg",
     )
-    + "\n\nOf a run, the test answers count. A line of a file is"
+    + "\n\nIn a run, the test answers count. A line of a file is"
     ' {"question": "...", "confidence": 0.8, "correct": true}; those of the large model need no'
     " confidence. `grace label` writes such lines, and `grace score` adds the confidence. The"
     " threshold is what --below of `grace proxy` and `grace serve` takes."

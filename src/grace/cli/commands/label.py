@@ -45,7 +45,8 @@ def label(
         str,
         typer.Argument(
             metavar="QUESTIONS",
-            help="Your questions: .jsonl, .csv, .parquet or hf:OWNER/NAME:CONFIG:SPLIT.",
+            help="Your questions: a .jsonl, .json, .csv, .tsv or .parquet file, a directory of "
+            "such files, or hf:OWNER/NAME:CONFIG:SPLIT.",
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Directory for the Parquet files.")],

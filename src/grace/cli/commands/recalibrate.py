@@ -45,7 +45,7 @@ def recalibrate(
     Three numbers are fitted: a weight for the hidden states, one for the
     log-probabilities, and an offset. The model and its answers stay the same. OUT
     can be asked, served and exported like any adapter. With a column `source`
-    every source counts the same, and is shown. Of graded records the
+    every source counts the same, and is shown. For graded records the
     confidences of fields get a slope and an offset of their own.
     """
     from grace.evidence import Evidence

@@ -74,8 +74,8 @@ def run(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Your own questions, in place of a task: a .jsonl, .json, .csv or .parquet file, "
-            "a folder of them (splits, or sources), or hf:OWNER/NAME.",
+            help="Your own questions, in place of a task: a .jsonl, .json, .csv, .tsv or "
+            ".parquet file, a folder of them (splits, or sources), or hf:OWNER/NAME.",
         ),
     ] = None,
     question_field: QuestionField = "",

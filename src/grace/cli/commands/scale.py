@@ -125,10 +125,10 @@ def threshold(
 ) -> None:
     """Choose a confidence threshold that guarantees an accuracy, from the validation answers.
 
-    `grace ask` and `grace serve` then use it. Of a run on several sources of
-    questions, the guarantee holds in each. The exit code is 1 if no threshold
-    can guarantee it. Of graded answers from anywhere, such as those of another
-    system with a confidence of its own, the threshold is only printed.
+    `grace ask` and `grace serve` then use it. For several sources of questions
+    the guarantee holds in each. The exit code is 1 if no threshold can guarantee
+    the accuracy. For a file of graded answers, also those of another system, the
+    threshold is only printed.
     """
     from grace.pipeline.scaling.guarantees import choose_threshold, threshold_of_answers
 
