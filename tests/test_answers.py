@@ -226,6 +226,11 @@ def test_what_is_thought_is_not_graded():
     assert read("<think>It ends with </think> Answer: A</think>\n\nB", "choice") == "B"
 
 
+@pytest.mark.parametrize("kind", ["choice", "number"])
+def test_an_answer_that_repeats_itself_to_its_end_is_read_at_once(kind: Any) -> None:
+    assert read("答案" * 20_000, kind, ("Rome", "Paris")) is None  # minutes if squared
+
+
 def test_what_votes_count_is_what_the_grader_compares() -> None:
     question = Question("1", "jsonl", "Which?", ("B",), ("Rome", "Paris", "-5", "5"))
     for text, _, _ in CASES["options"]:

@@ -59,7 +59,8 @@ _ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*",
 _STATED = re.compile(
     r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*"
     r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
-    rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_WORDS})(?![a-z])\s*(?:\w+\s+)?(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"
+    rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_WORDS})(?![a-z])\s*(?:\w{{1,20}}\s+)?"
+    r"(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"
     r"(?:(?:la|die|a|l['\u2019])(?:\s+(?:\w*op[cçt]\w+|lettre|letra))?\s+(?=[A-J]\b))?|是|为|は|은|는)"
     r"|(?:\A|[故应以\uff0c。])选|选择)\s*(?!\s*not\b):?",
     re.I,
