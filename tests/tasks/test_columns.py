@@ -273,6 +273,10 @@ def test_an_answer_is_read_as_a_response_would_be(
             {"answers": [{"text": c, "is_correct": c != "x"} for c in "xyz"]},
             'has wrong answers, too; .* or all as "choices"',
         ),
+        (
+            {"answers": [{"text": c, "is_incorrect": c == "x"} for c in "xyz"]},
+            "has wrong answers, too",
+        ),
         ({"instruction": "Translate.", "input": "x", "answer": "y"}, "could be the question"),
     ],
 )

@@ -50,6 +50,7 @@ _MEMBER = re.compile(r"(.*?)[\s_-]*([a-j]|\d)", re.IGNORECASE | re.DOTALL)
 LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,9}(?:\.0+)?")
 _FLATTENED = re.compile(r"([^.]+)\.(\w+)")
+_TOLD = re.compile(r"\w*(?<!in)(?<!not)correct")  # whether an option is right, not whether wrong
 _FLAGGED = re.compile(r"mc\d*targets")  # options of TruthfulQA, each with 1 if it is right, else 0
 
 
@@ -228,7 +229,7 @@ def _flags(value: Any, name: str) -> list[tuple[Any, bool]]:
     pairs: list[tuple[Any, Any]] = []
     if isinstance(value, list) and all(isinstance(one, dict) for one in value):
         for one in value:
-            flag = [given for key, given in one.items() if plain(str(key)).endswith("correct")]
+            flag = [given for key, given in one.items() if _TOLD.fullmatch(plain(str(key)))]
             text = key_among(one, SHAPES[1])
             pairs.append((one[text], flag[0]) if text and len(flag) == 1 else (None, None))
     elif isinstance(value, dict) and _FLAGGED.fullmatch(name):
