@@ -197,7 +197,8 @@ def test_a_backbone_without_cnf_is_labelled_by_every_engine(
     questions = trials.write_questions(tmp_path / "q.parquet", trials.QUESTIONS[:4])
     local = TransformersEngine.load(backbone)
     with fake_upstream.serving(local.model, local.tokenizer, list(local.reader.stops)) as server:
-        there = {"model.engine_options": [f"url={server.url}"]} if engine == "openai" else {}
+        options = [f"url={server.url}", "api_key=of-an-option"]
+        there = {"model.engine_options": options} if engine == "openai" else {}
         asked = trials.settings(run, GREEDY | there | {"model.engine": engine}, adapter="")
         label(questions, tmp_path / engine, asked._replace(key="my-secret" if there else ""))
     assert "my-secret" not in (tmp_path / engine / RECORD).read_text()

@@ -132,10 +132,6 @@ class Engines:
         self.__dict__.pop("base", None)
         self.__dict__.pop("backbone", None)
 
-    @property
-    def _loading(self) -> dict[str, Any]:
-        return _loading(self._settings.model)
-
 
 def _loading(model: ModelSettings) -> dict[str, Any]:
     """Return the settings that every engine loads a backbone with."""
@@ -155,8 +151,7 @@ def load_sampler(settings: RunSettings, **more: Any) -> ModelEngine:
         batch_size=settings.sample.batch_size or None,
         needs_cnf=False,
         stop=settings.stop,
-        **own_options(model.engine_options, "model.engine_options"),
-        **more,
+        **(own_options(model.engine_options, "model.engine_options") | more),
     )
 
 
