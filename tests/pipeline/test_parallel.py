@@ -17,13 +17,14 @@ from grace.pipeline import processes
 from grace.pipeline.processes import side_by_side
 
 PARENT = """
-import sys
+import signal, sys
 from pathlib import Path
 from grace.pipeline.processes import side_by_side
 from parallel_work import write_pid_and_stay
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
     side_by_side(write_pid_and_stay, [folder / "a", folder / "b"], ["a", "b"], 2)
 """
 
