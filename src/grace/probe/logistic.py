@@ -24,7 +24,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from grace.probe.rows import FOLDS, Array, assign_folds, sigmoid, sources_in, weights_of
+from grace.probe.rows import (
+    FOLDS,
+    Array,
+    assign_folds,
+    base_rate,
+    losses_at,
+    sigmoid,
+    sources_in,
+    weights_of,
+)
 
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-12, 5))  # 1e-6 to 1e2
 FIRST = 0.1  # the penalty at which a search starts, unless a similar fit has found a better one
@@ -130,7 +139,7 @@ def fit_logistic(
         weights,
         bias,
         penalties,
-        _losses(scores_N, problem.label_N),
+        losses_at(scores_N, problem.label_N),
         scores_N,
         fold_N,
         [weights for weights, _ in held_out],
@@ -220,7 +229,7 @@ class _Search:
         kept_N = np.full(len(score_N), True) if outer is None else self._fold_N != outer
         score_N = (score_N if outer is None else score_KN[outer])[kept_N]
         label_N, weight_N = (each_N[kept_N] for each_N in self.data[1:3])
-        found = float(np.average(_losses(score_N, label_N), weights=weight_N))
+        found = float(np.average(losses_at(score_N, label_N), weights=weight_N))
         if len(apart_N):
             apart_N, source_N = apart_N[kept_N], self._source_N[kept_N]
             rows = [source_N == source for source in np.unique(source_N)]
@@ -401,7 +410,7 @@ class _Problem:
             beta_WK = solve(root_WW, scaled_WK)[0]
             logit_NK = (x_NW @ beta_WK).astype(np.float64)
             shrunk_WK = penalty_W1 * beta_WK
-            loss_NK = np.logaddexp(0, logit_NK) - y_N1 * logit_NK
+            loss_NK = losses_at(logit_NK, y_N1)
             value = np.vdot(share_NK, loss_NK) + np.vdot(shrunk_WK, beta_WK) / 2
             wrong_NK = (share_NK * (sigmoid(logit_NK) - y_N1)).astype(self.kind)
             slope_WK = x_NW.T @ wrong_NK + shrunk_WK
@@ -450,20 +459,15 @@ class _Problem:
         return weights, float(beta_W[0]) - moved
 
 
-def _losses(score_N: Array, label_N: Array) -> Array:
-    losses_N: Array = np.logaddexp(0, score_N) - label_N * score_N
-    return losses_N
-
-
 def _at_own_level(score_N: Array, label_N: Array) -> float:
     """Return the mean loss of log-odds, moved so that their mean probability is that of a label."""
     from scipy.optimize import brentq
 
-    right = (label_N.sum() + 0.5) / (len(label_N) + 1)  # not 0 or 1
-    middle = float(np.log(right / (1 - right)))
+    middle = base_rate(label_N)  # of a label that is neither 0 nor 1
+    right = float(sigmoid(np.array(middle)))
     low, high = middle - float(score_N.max()), middle - float(score_N.min())
     moved = brentq(lambda by: float(sigmoid(score_N + by).mean()) - right, low - 1, high + 1)
-    return float(_losses(score_N + moved, label_N).mean())
+    return float(losses_at(score_N + moved, label_N).mean())
 
 
 def _factor(square: Array, jitter: float) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import heapq
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -103,6 +104,17 @@ def spread(features_ND: Array) -> Array:
     """Return the standard deviation of every feature in float64; 1 for a constant one."""
     mean_D, spread_D = (of(axis=0, dtype=np.float64) for of in (features_ND.mean, features_ND.std))
     return np.where(spread_D <= 1e-6 * np.abs(mean_D) + 1e-30, 1.0, spread_D)
+
+
+def base_rate(right_N: Array) -> float:
+    """Return the log-odds of the share of right answers, as of one more answer, half right."""
+    return math.log((right_N.sum() + 0.5) / (len(right_N) - right_N.sum() + 0.5))
+
+
+def losses_at(logit: Array, right: Array) -> Array:
+    """Return the log loss of each answer at these log-odds."""
+    losses: Array = np.logaddexp(0, logit) - right * logit
+    return losses
 
 
 def sigmoid(logit: Array) -> Array:

@@ -36,7 +36,15 @@ from grace.probe.logistic import (
     nested_scores,
     quick_loss,
 )
-from grace.probe.rows import Array, assign_folds, sigmoid, sources_in, varying
+from grace.probe.rows import (
+    Array,
+    assign_folds,
+    base_rate,
+    losses_at,
+    sigmoid,
+    sources_in,
+    varying,
+)
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
@@ -309,20 +317,20 @@ def _shrunk(
     base_N, usual_N = np.zeros_like(right_N), np.zeros_like(right_N)
     for fold in range(int(fold_N.max()) + 1):
         out_N = fold_N == fold
-        base_N[out_N] = _base_rate(right_N[~out_N])
+        base_N[out_N] = base_rate(right_N[~out_N])
         slope, offset = _of_likelihood(said_N[~out_N], right_N[~out_N], share)
         usual_N[out_N] = slope * said_N[out_N] + offset
     moved_N, few = fit.nested - usual_N, math.exp(-((count / FEW) ** 3))
     spread = float(moved_N.std() / max((fit.scores - usual_N).std(), 1e-12))
     odds_SN = usual_N + np.outer(np.linspace(0, 1, 21), moved_N)
-    loss_SN = np.logaddexp(0, odds_SN) - right_N * odds_SN
+    loss_SN = losses_at(odds_SN, right_N)
     best = int(loss_SN.mean(1).argmin())
     gain_N = loss_SN[0] - loss_SN[best]
     error = standard_error(gain_N, groups_N) / max(float(gain_N.mean()), 1e-12)
     supported = best / 20 * min(1.0, spread) * max(0.0, 1 - DOUBT * error**2)
     factor, usual = 1 - few * (1 - supported), _of_likelihood(said_N, right_N, share)
     scores_N = usual_N + factor * moved_N
-    return _Shrunk(factor, *usual, scores_N, _base_rate(right_N) + scores_N - base_N)
+    return _Shrunk(factor, *usual, scores_N, base_rate(right_N) + scores_N - base_N)
 
 
 def _of_likelihood(said_N: Array, right_N: Array, share: float) -> tuple[float, float]:
@@ -332,13 +340,13 @@ def _of_likelihood(said_N: Array, right_N: Array, share: float) -> tuple[float, 
     """
     from scipy.optimize import minimize
 
-    base, center, scale = _base_rate(right_N), said_N.mean(), said_N.std() or 1.0
+    base, center, scale = base_rate(right_N), said_N.mean(), said_N.std() or 1.0
     x_2N = np.stack([(said_N - center) / scale, np.ones_like(said_N)])
 
     def loss(point_2: Array) -> tuple[float, Array]:
         odds_N = point_2 @ x_2N
         slope_2 = x_2N @ (sigmoid(odds_N) - right_N) + [point_2[0], 0]
-        value = (np.logaddexp(0, odds_N) - right_N * odds_N).sum() + point_2[0] ** 2 / 2
+        value = losses_at(odds_N, right_N).sum() + point_2[0] ** 2 / 2
         return float(value), slope_2
 
     start_2 = np.array([0.0, base])
@@ -347,11 +355,6 @@ def _of_likelihood(said_N: Array, right_N: Array, share: float) -> tuple[float, 
     kept = max(0.0, 1 - SURE / max(ratio, 1e-12))
     slope = kept * float(found_2[0]) / float(scale)
     return slope, base + kept * float(found_2[1] - base) - slope * float(center)
-
-
-def _base_rate(right_N: Array) -> float:
-    """Return the log-odds of the share of right answers, as of one more answer, half right."""
-    return math.log((right_N.sum() + 0.5) / (len(right_N) - right_N.sum() + 0.5))
 
 
 def _fit_along(
