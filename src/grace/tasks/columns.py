@@ -76,8 +76,9 @@ def row_columns(row: Row, data: DataSettings) -> tuple[dict[str, Any], Columns]:
 def row_options(row: Row) -> tuple[dict[str, Any], Columns]:
     """Return the fields of a row, and the columns of its options and of its answer, if any."""
     fields = _flat(row, DataSettings())
-    answers = _pick(ANSWERS, _filled(fields), "", "", row.where)
-    return fields, Columns("", answers, *_option_columns(fields, answers, row.where))
+    names = _filled(fields)
+    answers = _pick(ANSWERS, names, "", "", row.where)
+    return fields, Columns("", answers, *_option_columns(fields, names, answers, row.where))
 
 
 def table_columns(names: Sequence[str], data: DataSettings, source: str) -> Sequence[str]:
@@ -139,7 +140,7 @@ def _find(fields: dict[str, Any], data: DataSettings, where: str) -> Columns:
         raise missing("question", "question", list(fields), data, where)
     answered = [name for name in names if not is_empty(fields[name])]
     answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
-    found = Columns(question, answers, *_option_columns(fields, answers, where))
+    found = Columns(question, answers, *_option_columns(fields, names, answers, where))
     if plain(answers) in ("answer", "answers") and not (data.answer_field or found.choices):
         _refuse_other_truth(fields, answers, where)
     return found
@@ -253,10 +254,9 @@ def _filled(fields: dict[str, Any]) -> list[str]:
 
 
 def _option_columns(
-    fields: dict[str, Any], answers: str, where: str
+    fields: dict[str, Any], names: Sequence[str], answers: str, where: str
 ) -> tuple[tuple[str, ...], bool]:
     """Return the columns with a list of options, or with one each; and whether they are wrong."""
-    names = _filled(fields)
     if choices := _pick(CHOICES, names, "", "choices", where):
         return (choices,), False
     families = _families(fields)
