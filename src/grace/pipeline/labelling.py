@@ -150,6 +150,8 @@ def _work(
         with progress("label", shown, done=done, unit="questions") as advance:
             for start in range(0, total, size):
                 path = shard_path(out, start // size)
+                if path.exists():
+                    continue
                 with _taken(path) as partial:
                     if partial is not None:
                         table = labeller.table(start, start + size)
@@ -162,13 +164,10 @@ def _work(
 
 @contextlib.contextmanager
 def _taken(shard: Path) -> Iterator[Path | None]:
-    """Yield the file to write a shard into; None where it is there, or another process makes it."""
+    """Yield the file to write a shard into; None where another process makes it, or has."""
     partial = shard.with_name(f".{shard.name}.partial")
-    if shard.exists():
-        yield None
-        return
     with locked(partial) as ours:
-        if ours and shard.exists():  # made since
+        if ours and shard.exists():
             partial.unlink(missing_ok=True)
             ours = False
         yield partial if ours else None
