@@ -11,7 +11,7 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
-from grace.engines.local import scoring
+from grace.engines.local import graphs, scoring
 from grace.engines.local.decoding import SampleRequest
 from grace.engines.transformers import TransformersEngine
 
@@ -132,6 +132,37 @@ def test_rows_of_any_settings_join_while_others_are_drawn_and_one_can_be_stopped
         assert_same(one, wanted[row], CLOSE)
         assert counts[row] == len(one.token_ids) + (one.finish_reason == "stop")
     assert not (batch._requests or batch._done or batch._allowed), "nothing is kept of a row"
+
+
+@pytest.mark.parametrize("name", [*tiny_models.ARCHITECTURES, "gemma3"])
+def test_rows_in_places_of_their_own_are_what_they_are_otherwise(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(graphs, "COLUMNS", 16)  # few, so that the steps use several numbers
+    monkeypatch.setattr(graphs, "FEWEST", 2)
+    prompts = tiny_models.prompts(engine_of(name).tokenizer, 6)
+    wanted = dict(engine_of(name, batch_size=5).generate(prompts, SAMPLING))
+    monkeypatch.setattr(transformers, "PLACED", ("cpu",))
+    engine, used = engine_of(name, batch_size=5), set[tuple[int, int]]()
+    run = graphs.Places._run
+    monkeypatch.setattr(graphs.Places, "_run", lambda self, *at: [used.add(at), run(self, *at)][1])
+    got = dict(engine.generate(prompts, SAMPLING))
+    for place in range(len(prompts)):
+        for one, other in zip(wanted[place], got[place], strict=True):
+            assert_same(one, other, CLOSE)
+    if engine.forward.slides:
+        assert not engine._placed, "windows are counted from the last column"
+    else:
+        assert len({places for places, _ in used}) > 1 < len({columns for _, columns in used})
+
+
+def test_a_model_that_ignores_the_mask_of_the_places_is_sampled_the_usual_way() -> None:
+    engine = engine_of("llama_untied")
+    assert graphs.works(engine.forward, engine.device)
+    engine.model.model.register_forward_pre_hook(
+        lambda _, args, options: (args, {**options, "attention_mask": None}), with_kwargs=True
+    )
+    assert not graphs.works(engine.forward, engine.device)
 
 
 def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(

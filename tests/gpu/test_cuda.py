@@ -37,6 +37,28 @@ def test_generation_equals_a_teacher_forced_forward_on_the_gpu(tiny, read_at):
     assert scored == pytest.approx([s.confidence for _, s in rows], abs=1e-4)
 
 
+@pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
+def test_steps_that_are_replayed_as_graphs_draw_what_usual_steps_draw(tiny, monkeypatch):
+    model, tokenizer = tiny
+    add_cnf(model, tokenizer)
+    engines = [TransformersEngine(model.to("cuda"), tokenizer, batch_size=8) for _ in range(2)]
+    monkeypatch.setitem(vars(engines[0]), "_placed", False)
+    replayed, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(
+        torch.cuda.CUDAGraph, "replay", lambda self: [replayed.append(self), replay(self)][1]
+    )
+    if engines[0].forward.slides:
+        pytest.skip("the model has sliding windows, so its steps are not replayed")
+    prompts = tiny_models.prompts(tokenizer, 8)
+    usual, placed = (dict(engine.generate(prompts, SAMPLED)) for engine in engines)
+    assert engines[1]._placed and len(replayed) > SAMPLED.max_new_tokens
+    for place in range(len(prompts)):
+        for one, other in zip(usual[place], placed[place], strict=True):
+            assert one.token_ids == other.token_ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+            assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_training_on_the_gpu_moves_the_row_and_keeps_float32(dtype, tmp_path):
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()

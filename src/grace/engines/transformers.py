@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +12,14 @@ from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, free_memory, group, out_of_memory
 from grace.engines.local.continuous import ContinuousBatch, Stream
 from grace.engines.local.decoding import SampleRequest
+from grace.engines.local.graphs import works
 from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import stop_ids
 from grace.errors import ConfigError
 from grace.records import Response
 
+PLACED = ("cuda",)  # devices whose steps take longer to start than to compute
 ROWS_TO_COME = {"cpu": 4, "cuda": 16}  # rows of a unit for each one that is in flight
 
 
@@ -109,7 +111,7 @@ class TransformersEngine(LocalScorer):
         made: dict[int, dict[int, Response]] = {}
         while left:
             asked = list(left)
-            batch = self._batch(most)
+            batch = self._batch(most, placed=self._placed)
             batch.add(
                 SampleRequest([prompts[i] for i in asked], sampling, [keys[i] for i in asked])
             )
@@ -136,10 +138,15 @@ class TransformersEngine(LocalScorer):
             batch.add(request)
         return batch
 
-    def _batch(self, most: int) -> ContinuousBatch:
+    def _batch(self, most: int, *, placed: bool = False) -> ContinuousBatch:
         """Return samples to draw, `most` rows and what memory allows at a time."""
         free = free_memory(self.device)
-        return ContinuousBatch(self, partial(self.room, most=most, free=free), self.at_once(free))
+        room = partial(self.room, most=most, free=free)
+        return ContinuousBatch(self, room, self.at_once(free), placed=placed)
+
+    @cached_property
+    def _placed(self) -> bool:
+        return self.device.type in PLACED and works(self.forward, self.device)
 
 
 ENGINE = TransformersEngine

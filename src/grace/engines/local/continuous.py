@@ -20,10 +20,13 @@ from grace.engines.base import SampleStream
 from grace.engines.local.batching import group, memory_for
 from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, SampleRequest, results
 from grace.engines.local.forward import Prefix
+from grace.engines.local.graphs import Places, later
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import StepResult
 from grace.engines.structured import Allowed
 from grace.records import Response
+
+PATIENCE = 3  # steps of all rows that reading prompts costs, where steps are replayed
 
 
 class ContinuousBatch:
@@ -43,8 +46,12 @@ class ContinuousBatch:
         at_once: int | None = None,
         read: Callable[[], Prefilled] | None = None,
         remedy: str = "so many samples at a time; ask for fewer, or use",
+        placed: bool = False,
     ) -> None:
         self._engine, self._remedy = engine, remedy
+        self._placed = placed  # whether each row has a place of its own, on a GPU
+        self._places: Places | None = None
+        self._patience = PATIENCE if placed else 1
         self._ends = Ends.of(engine.reader, engine.device)
         self.exchanges = engine.forward.empty_cache() is not None  # else all begin and end together
         self._room, self._at_once, self._read = room, at_once, read
@@ -131,11 +138,14 @@ class ContinuousBatch:
             while self._batch is not None:
                 step = self._batch.step(self._ends, self._settings, self._allowed)
                 yield step
-                live = int(self._batch.rows.live_R.sum())  # the only synchronisation
+                counted, live = later(self._batch.rows.live_R.sum()), 1
+                if self._places is None:
+                    live = counted()
                 if live:
                     self._batch.advance(self._engine.forward, step.token_R)
+                live = counted()  # the only synchronisation
                 idle += len(step.live_R) - live
-                if not live or idle >= len(step.live_R) or self._added:
+                if not live or idle >= self._patience * len(step.live_R) or self._added:
                     self._exchange()
                     idle = 0
         finally:
@@ -151,8 +161,17 @@ class ContinuousBatch:
         if not kept:
             batch = self._batch = None  # before others take its memory
         self._settings = {request.sampling for request in self._requests.values()}
-        new = self._begin(self._next(kept)) if self.exchanges or not kept else None
+        if self._placed and self._places is None and self._waiting and self._room:
+            widest = max(map(self._width, self._requests))
+            count = min(self._room(widest), len(self._requests))
+            self._places = Places(self._engine.forward, count, widest, self._engine.device)
+        taken = self._next(kept) if self.exchanges or not kept else []
         self._added = False
+        if batch is not None and self._places is not None:
+            batch.regroup(batch.rows.live_R.nonzero()[:, 0], None)
+            self._begin(taken, batch)
+            return
+        new = self._begin(taken)
         if batch is None:
             self._batch = new
         else:
@@ -166,6 +185,8 @@ class ContinuousBatch:
             first, request = self._waiting[0]
             widest = max(widest, self._width(first))
             free = (self._room(widest) if self._room else len(self._requests)) - self.in_flight
+            if self._places is not None:
+                free = self._places.count - self.in_flight
             if request.rows > free and self.in_flight:
                 break
             request, rest = request.split(max(free, 1))
@@ -180,16 +201,19 @@ class ContinuousBatch:
         request = self._requests[row]
         return len(request.prompts[0]) + request.sampling.max_new_tokens
 
-    def _begin(self, taken: Sequence[tuple[int, SampleRequest]]) -> Batch | None:
+    def _begin(
+        self, taken: Sequence[tuple[int, SampleRequest]], begun: Batch | None = None
+    ) -> Batch | None:
         """Read the prompts of some requests, no more at a time than memory allows."""
         prompts, together = [request.prompts[0] for _, request in taken], [[*range(len(taken))]]
         if self._at_once and self.exchanges:
             together = group(prompts, max_rows=len(taken), max_tokens=self._at_once, even=False)
-        begun: Batch | None = None
         for places in together if taken else ():
             new = self._rows([taken[place] for place in places])
             if begun is None:
                 begun = new
+                if self._places is not None:
+                    begun.place(self._places)
             else:
                 begun.regroup(begun.rows.live_R.nonzero()[:, 0], new)
         return begun

@@ -29,6 +29,7 @@ from grace.cnf import log1mexp
 from grace.engines import Ids, Sampling, seed_from
 from grace.engines.local.cache import regroup
 from grace.engines.local.forward import Forward, begin, numbers
+from grace.engines.local.graphs import Places
 from grace.engines.reading import Reader, StepResult, to_response
 from grace.engines.structured import Allowed
 from grace.records import Response
@@ -153,6 +154,13 @@ class Batch:
         batch._pad(int(read.position_B.max()))
         return batch
 
+    @torch.inference_mode()
+    def place(self, places: Places) -> None:
+        """Move the rows to a cache where each has a place of its own."""
+        position_R = self.rows.position_R
+        places.exchange(position_R[:0], self.cache, position_R)
+        self.cache, self.mask_RL = places, None
+
     def _pad(self, width: int) -> None:
         """Set the width, and mask what comes before the first token of each row."""
         self.width, self.mask_RL = width, None
@@ -171,6 +179,11 @@ class Batch:
             sampler = SamplerState(*map(_together, sampler, new.sampler))
         self.rows, self.sampler = rows, sampler
         width = int(rows.position_R.max())
+        if isinstance(self.cache, Places):
+            new_N = new.rows.position_R if new else kept[:0]
+            self.cache.exchange(kept, new and new.cache, new_N)
+            self.width = width
+            return
         exchanged = regroup(self.cache, kept, new.cache if new else None, width)
         self._pad(width if exchanged else self.width)
 
@@ -204,13 +217,17 @@ class Batch:
     def advance(self, forward: Forward, token_R: Tensor) -> None:
         """Feed the chosen tokens."""
         self.width += 1
-        mask = None if self.mask_RL is None else self.mask_RL[:, : self.width]
         position_R = self.rows.position_R
-        logits, self.cache = forward(
-            token_R[:, None], mask, position_R[:, None], cache=self.cache, use_cache=True
-        )
+        if isinstance(self.cache, Places):
+            logits_RV = self.cache.step(token_R, position_R, self.width)
+        else:
+            mask = None if self.mask_RL is None else self.mask_RL[:, : self.width]
+            logits_R1V, self.cache = forward(
+                token_R[:, None], mask, position_R[:, None], cache=self.cache, use_cache=True
+            )
+            logits_RV = logits_R1V[:, -1]
         self.rows = self.rows._replace(
-            logits_RV=logits[:, -1], position_R=position_R + self.rows.live_R
+            logits_RV=logits_RV, position_R=position_R + self.rows.live_R
         )
 
 

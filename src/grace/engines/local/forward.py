@@ -210,20 +210,26 @@ class Forward:
 
     def empty_cache(self) -> Any:
         """Return an empty KV cache; None if the model keeps anything else, as a hybrid does."""
-        from transformers.cache_utils import (
-            Cache,
-            DynamicCache,
-            DynamicLayer,
-            DynamicSlidingWindowLayer,
-        )
+        from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
         from grace.engines.local.cache import RoomyLayer
 
         if not self._positions or getattr(self._base, "_is_stateful", False):
             return None
-        own = DynamicCache(config=self._base.config).layers
-        plain = {type(layer) for layer in own} <= {DynamicLayer, DynamicSlidingWindowLayer}
+        plain = self._layers <= {DynamicLayer, DynamicSlidingWindowLayer}
         return Cache(layer_class_to_replicate=RoomyLayer) if plain else None
+
+    @property
+    def slides(self) -> bool:
+        """Whether a layer sees the last positions only."""
+        return any(layer.is_sliding for layer in self._layers)
+
+    @property
+    def _layers(self) -> set[Any]:
+        """The kinds of layers of the usual KV cache."""
+        from transformers.cache_utils import DynamicCache
+
+        return {type(layer) for layer in DynamicCache(config=self._base.config).layers}
 
 
 @torch.inference_mode()

@@ -1,0 +1,191 @@
+"""Steps of many rows on a GPU, where each is a CUDA graph that is replayed.
+
+A step of a model of 28 blocks is some 1,300 kernels, and a host thread takes longer to start them
+than a GPU to compute them. A graph starts them all at once, but has fixed addresses: so every row
+has a place of its own in the KV cache, which it keeps until it ends, with its tokens from the first
+column on. Kernels read the places and columns in use, in steps (`_size`, COLUMNS), so that a few
+graphs serve all steps.
+
+Shapes: R rows, S places in use, L columns in use, N new rows, P columns of their prompts, H heads,
+D size of a head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from grace.engines.local.forward import Forward
+
+COLUMNS = 128  # the columns in use are a multiple of so many
+FEWEST = 16  # places in use
+TRIED = 8  # tokens after which a step by places is compared with a usual one
+CLOSE = 0.02  # relative difference up to which their logits are the same, in any number format
+LARGE = 1e3  # what a key or value may not be where it counts
+log = logging.getLogger(__name__)
+
+
+class PlacedLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
+    """The places and columns in use of a layer, into which a step writes at `column_S`."""
+
+    def __init__(self, keys: Tensor, values: Tensor, column_S: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.is_initialized = keys, values, True
+        self._at = (torch.arange(len(keys), device=keys.device), slice(None), column_S)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the states (S, H, 1, D) of a step, and return those of all columns in use."""
+        self.keys[self._at], self.values[self._at] = key_states[:, :, 0], value_states[:, :, 0]
+        return self.keys, self.values
+
+
+class Places:
+    """The KV cache of up to `count` rows of up to `width` tokens, each in a place of its own."""
+
+    def __init__(self, forward: Forward, count: int, width: int, device: torch.device) -> None:
+        self.count, self._forward = count, forward
+        self._width = -(-width // COLUMNS) * COLUMNS
+        self._rooms: list[
+            tuple[Tensor, Tensor]
+        ] = []  # keys and values (count, H, width, D) by layer
+        self._ids_S = torch.zeros(count, dtype=torch.long, device=device)
+        self._column_S = torch.zeros_like(self._ids_S)
+        self._logits_SV = torch.empty(0, device=device)
+        self._place_R = self._ids_S[:0]
+        self._size = count  # places in use
+        self._graphs: dict[tuple[int, int], Any] = {}  # by places and columns in use
+        self._capture = device.type == "cuda"
+        self._pool: Any = None  # memory that the graphs share
+
+    def exchange(self, kept: Tensor, cache: Any, length_N: Tensor) -> None:
+        """Keep some rows, and add N whose prompts are in a left-padded cache."""
+        self._place_R = self._place_R[kept]
+        self._column_S.zero_()  # those that are free read nothing beyond the columns in use
+        if len(length_N):
+            new_N = self._free(len(length_N))
+            self._copy(cache, new_N, length_N)
+            self._place_R = torch.cat((self._place_R, new_N))
+        self._size = self.count
+        while self._size // 2 >= max(len(self._place_R), FEWEST):
+            self._size //= 2
+        far_R = self._place_R >= self._size
+        from_M = self._place_R[far_R]
+        to_M = self._free(len(from_M))
+        for room in (room for rooms in self._rooms for room in rooms):
+            room[to_M] = room[from_M]
+        self._place_R[far_R] = to_M
+
+    def _free(self, count: int) -> Tensor:
+        taken = set(self._place_R.tolist())
+        free = [place for place in range(self.count) if place not in taken]
+        return torch.tensor(free[:count], dtype=torch.long, device=self._place_R.device)
+
+    def _copy(self, cache: Any, new_N: Tensor, length_N: Tensor) -> None:
+        """Copy the keys and values of prompts to places, without their padding."""
+        if not self._rooms:
+            self._prepare(cache)
+        columns = cache.layers[0].keys.shape[2]
+        at_P = torch.arange(columns, device=length_N.device)
+        from_NP = (at_P + columns - length_N[:, None]).clamp(max=columns - 1)
+        for layer, rooms in zip(cache.layers, self._rooms, strict=True):
+            for held, room in zip((layer.keys, layer.values), rooms, strict=True):
+                index = from_NP[:, None, :, None].expand(held.shape)
+                room[new_N, :, :columns] = held.gather(2, index)
+
+    def _prepare(self, cache: Any) -> None:
+        for layer in cache.layers:
+            held = layer.keys, layer.values
+            shapes = [(self.count, one.shape[1], self._width, one.shape[3]) for one in held]
+            # zeros, since what is masked must be a number, too
+            keys, values = (one.new_zeros(*s) for one, s in zip(held, shapes, strict=True))
+            self._rooms.append((keys, values))
+
+    def step(self, token_R: Tensor, position_R: Tensor, width: int) -> Tensor:
+        """Feed a token of each row, and return the logits (R, V); positions are below `width`."""
+        self._ids_S[self._place_R], self._column_S[self._place_R] = token_R, position_R
+        columns = min(-(-width // COLUMNS) * COLUMNS, self._width)
+        used = (self._size, columns)
+        if self._capture and used not in self._graphs:
+            self._graphs[used] = self._captured(*used)
+        if not self._capture:
+            return self._run(*used)[self._place_R]
+        self._graphs[used].replay()
+        return self._logits_SV[self._place_R]
+
+    def _run(self, places: int, columns: int) -> Tensor:
+        """Return the logits (S, V) of the tokens that are in the places now."""
+        column_S = self._column_S[:places]
+        layers = [
+            PlacedLayer(keys[:places, :, :columns], values[:places, :, :columns], column_S)
+            for keys, values in self._rooms
+        ]
+        at_L = torch.arange(columns, device=column_S.device)
+        mask_S11L = (at_L <= column_S[:, None])[:, None, None]
+        ids_S1, cache = self._ids_S[:places, None], Cache(layers=layers)
+        logits_S1V, _ = self._forward(
+            ids_S1, mask_S11L, column_S[:, None], cache=cache, use_cache=True
+        )
+        return logits_S1V[:, -1]
+
+    def _captured(self, places: int, columns: int) -> Any:
+        """Return the graph of a step; where a model cannot be captured, none is from then on."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # what libraries set up at their first call stays outside
+            vocabulary = self._run(places, columns).shape[1]
+        torch.cuda.current_stream().wait_stream(stream)
+        if not len(self._logits_SV):
+            self._logits_SV = self._logits_SV.new_empty(self.count, vocabulary)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._logits_SV[:places] = self._run(places, columns)
+        except RuntimeError as error:
+            log.warning("steps are not captured as CUDA graphs: %s", error)
+            self._capture = False
+            return None
+        self._pool = graph.pool()
+        return graph
+
+
+@torch.inference_mode()
+def works(forward: Forward, device: torch.device) -> bool:
+    """Whether a model computes by places what it computes otherwise, as tried on a few tokens."""
+    cache, ids_1L = forward.empty_cache(), torch.arange(TRIED, device=device)[None]
+    if cache is None or forward.slides:
+        return False
+    _, cache = forward(ids_1L[:, :-1], None, ids_1L[:, :-1], cache=cache, use_cache=True)
+    places = Places(forward, FEWEST, TRIED, device)
+    places._capture = False
+    last_1 = ids_1L[0, -1:]
+    try:
+        places.exchange(last_1[:0], cache, last_1)
+        for room in (room for rooms in places._rooms for room in rooms):
+            room[:, :, TRIED:] = LARGE
+        got_1V = places.step(last_1, last_1, TRIED)
+    except Exception:  # code of a model's own may need anything
+        return False
+    wanted_11V, _ = forward(last_1[None], None, last_1[None], cache=cache, use_cache=True)
+    return bool((got_1V - wanted_11V[:, 0]).norm() <= CLOSE * wanted_11V.norm())
+
+
+def later(number: Tensor) -> Callable[[], int]:
+    """Return what waits for a number of the device, which may compute on in the meantime."""
+    if number.device.type != "cuda":
+        return lambda: int(number)
+    copied = number.to("cpu", non_blocking=True)
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+
+    def wait() -> int:
+        event.synchronize()
+        return int(copied)
+
+    return wait
