@@ -9,9 +9,9 @@ it does then.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,8 +47,6 @@ class Platt:
         cls, confidence: ArrayLike, correct: ArrayLike, *, loss: Literal["mse", "log"] = "mse"
     ) -> Platt:
         """Fit a and b on validation labels."""
-        from scipy.optimize import minimize
-
         confidence_N, correct_N = check(confidence, correct, bounded=loss == "mse")
         center, scale = confidence_N.mean(), confidence_N.std()
         one_class = correct_N.min() == correct_N.max()
@@ -57,18 +55,12 @@ class Platt:
             rate = (correct_N.sum() + smooth) / (len(correct_N) + 2 * smooth)
             return cls(0.0, float(np.log(rate / (1 - rate))))
         z_N = (confidence_N - center) / scale
-        slope, offset = minimize(
-            _log_loss,
-            np.zeros(2),
-            args=(z_N, correct_N),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(-STEEPEST, STEEPEST)] * 2,
-            options={"ftol": 1e-15, "gtol": 1e-10},
-        ).x
-        if loss == "mse":
-            start = np.array([slope, offset])
-            slope, offset = _least_squares(start, z_N, correct_N)
+        best = _smallest(_log_loss, np.zeros(2), z_N, correct_N)
+        if loss == "mse":  # not convex: from there, steeper, and with the other sign
+            starts = [best.x, 4 * best.x, -best.x, np.zeros(2)]
+            fits = [_smallest(_squared_error, start, z_N, correct_N) for start in starts]
+            best = min(fits, key=lambda fit: float(fit.fun))
+        slope, offset = best.x
         return cls(float(slope / scale), float(offset - slope * center / scale))
 
     def transform(self, confidence: ArrayLike) -> Floats:
@@ -197,27 +189,18 @@ def standard_error(value_N: ArrayLike, groups_N: Sequence[Hashable]) -> float:
     return math.sqrt(len(away_G) / (len(away_G) - 1) * float(away_G @ away_G)) / value_N.size
 
 
-def _least_squares(start: Floats, z_N: Floats, correct_N: Floats) -> Floats:
-    from scipy.optimize import least_squares
+def _smallest(loss: Callable[..., Any], start: Floats, z_N: Floats, correct_N: Floats) -> Any:
+    from scipy.optimize import minimize
 
-    def residual(point: Floats) -> Floats:
-        return sigmoid(point[0] * z_N + point[1]) - correct_N
-
-    def jacobian(point: Floats) -> Floats:
-        p_N = sigmoid(point[0] * z_N + point[1])
-        slope_N = p_N * (1 - p_N)
-        return np.stack([slope_N * z_N, slope_N], axis=1)
-
-    # Squared error is not convex: start at the likelihood fit, steeper, and with the other sign.
-    starts = [start, 4 * start, -start, np.zeros(2)]
-    fits = [
-        least_squares(
-            residual, np.clip(s, -STEEPEST, STEEPEST), jacobian, (-STEEPEST, STEEPEST), gtol=1e-12
-        )
-        for s in starts
-    ]
-    best: Floats = min(fits, key=lambda fit: float(fit.cost)).x
-    return best
+    return minimize(
+        loss,
+        np.clip(start, -STEEPEST, STEEPEST),
+        args=(z_N, correct_N),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(-STEEPEST, STEEPEST)] * 2,
+        options={"ftol": 1e-15, "gtol": 1e-10},
+    )
 
 
 def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Floats]:
@@ -225,3 +208,10 @@ def _log_loss(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Flo
     loss = np.mean(np.logaddexp(0, logit_N) - correct_N * logit_N)
     error_N = sigmoid(logit_N) - correct_N
     return float(loss), np.array([np.mean(error_N * z_N), np.mean(error_N)])
+
+
+def _squared_error(point: Floats, z_N: Floats, correct_N: Floats) -> tuple[float, Floats]:
+    p_N = sigmoid(point[0] * z_N + point[1])
+    error_N = p_N - correct_N
+    slope_N = error_N * p_N * (1 - p_N)
+    return float(np.mean(error_N**2)) / 2, np.array([np.mean(slope_N * z_N), np.mean(slope_N)])
