@@ -16,6 +16,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+OPTIONS: Any = {"save_every": 2, "micro_batch_size": 3}
 SAVED_BEFORE = {1: 0, 2: 0, 3: 2, 4: 3, 5: 4, 6: 4}  # on_step comes before a step's checkpoint
 
 
@@ -35,14 +36,14 @@ def stop_after(step: int) -> Any:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A training that nothing stopped; leave it as it is."""
     folder = tmp_path_factory.mktemp("whole")
-    return train_in(folder, "llama_untied", make_examples(), make_checks(), save_every=2)
+    return train_in(folder, "llama_untied", make_examples(), make_checks(), **OPTIONS)
 
 
 @pytest.mark.parametrize("step", [1, 4, 6])
 def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
     step: int, train: Any, whole: Trained
 ) -> None:
-    options = {"folder": "cut", "save_every": 2}
+    options = {"folder": "cut", **OPTIONS}
     with pytest.raises(Killed):
         train("llama_untied", on_step=stop_after(step), **options)
     steps: list[int] = []
@@ -51,18 +52,10 @@ def test_a_run_stopped_at_any_step_ends_with_the_same_bytes(
     assert steps == list(range(SAVED_BEFORE[step] + 1, 7))
 
 
-def test_a_run_with_micro_batches_resumes_too(train: Any) -> None:
-    options = {"save_every": 2, "micro_batch_size": 3}
-    first = contents(train(folder="whole", **options).adapter)
-    with pytest.raises(Killed):
-        train(folder="cut", on_step=stop_after(5), **options)
-    assert contents(train(folder="cut", **options).adapter) == first
-
-
 def test_a_kill_while_a_checkpoint_is_written_falls_back_to_the_one_before(
     train: Any, whole: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"folder": "cut", "save_every": 2}
+    options = {"folder": "cut", **OPTIONS}
     real = checkpoints.commit
 
     def killed(root: Path, step: int) -> None:
@@ -81,7 +74,7 @@ def test_a_finished_run_writes_the_same_bytes_without_training_again(whole: Trai
     steps: list[int] = []
     folder, before = whole.adapter.parent, contents(whole.adapter)
     rows = (make_examples(), make_checks())
-    options: Any = {"save_every": 2, "on_step": lambda *a: steps.append(a[0])}
+    options: Any = {**OPTIONS, "on_step": lambda *a: steps.append(a[0])}
     assert contents(train_in(folder, "llama_untied", *rows, **options).adapter) == before
     assert steps == []
 
