@@ -34,5 +34,9 @@ for name in MODULES:
         importlib.import_module(name)
 grace.report.figures.draw = made_up_figures.draw
 os.fsync = lambda _: None
+grace.report.page._template()  # what is compiled here once, no fork compiles again
+with contextlib.suppress(ImportError):  # of transformers before 5
+    mapping = importlib.import_module("transformers.conversion_mapping")
+    mapping.get_checkpoint_conversion_mapping("llama")
 TqdmDefaultWriteLock.create_mp_lock()  # else every fork makes one, and a killed one leaks it
 gc.freeze()  # so that a fork's collections do not walk over all of this

@@ -14,6 +14,7 @@ import trials as processes
 
 import fake_upstream
 import fake_vllm
+import forks
 import tiny_run
 from grace.chat import encode_chat
 from grace.cli import main
@@ -346,8 +347,10 @@ def test_no_more_workers_load_the_model_than_there_are_shards_to_make(
 
 
 def test_two_workers_write_the_rows_of_one_process(
-    run: Path, questions: Path, tmp_path: Path
+    run: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forks.start_server()
+    monkeypatch.setattr("multiprocessing.get_context", lambda _: forks.CONTEXT)  # sooner there
     settings = trials.settings(run, features=("mean",))
     done = [label(questions, tmp_path / str(n), settings, workers=n) for n in (1, 2)]
     assert done[0] == done[1]
