@@ -28,12 +28,12 @@ WORLDS = {  # how much is to be learned, and the log-odds of an average answer
 }
 
 
-def draw(world, count, seed):
+def draw(world, count, seed, layers=LAYERS):
     """States by layer, features, and the chance that each answer is right."""
     rng, (slope, level) = np.random.default_rng(seed), WORLDS[world]
     told_N, said_N = rng.normal(size=(2, count))
     states = {}
-    for layer in LAYERS:
+    for layer in layers:
         of_layer = np.random.default_rng(layer)
         along_3D = of_layer.normal(size=(3, WIDTH))
         mix_DD = of_layer.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5
@@ -97,12 +97,12 @@ def test_the_likelihood_of_few_answers_costs_nothing_where_it_tells_nothing(worl
     """What the fit is drawn towards, on many more draws than a whole fit allows."""
     gains = []
     for seed in range(100):
-        _, phi_NF, chance_N = draw(world, count, [seed, count])
+        _, phi_NF, chance_N = draw(world, count, [seed, count], ())
         right_N = np.random.default_rng([seed, count]).random(count) < chance_N
         if not 0 < right_N.sum() < count:
             continue
         slope, offset = _of_likelihood(phi_NF[:, -1], right_N.astype(float), 1.0)
-        _, phi_NF, chance_N = draw(world, 500, [seed, 0])
+        _, phi_NF, chance_N = draw(world, 500, [seed, 0], ())
         odds_N, base = slope * phi_NF[:, -1] + offset, np.log(right_N.mean() / (~right_N).mean())
         losses = [np.logaddexp(0, odds) - chance_N * odds for odds in (base, odds_N)]
         gains.append(np.mean(losses[0]) - np.mean(losses[1]))

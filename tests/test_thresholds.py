@@ -38,8 +38,10 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("most", [20, 300, 5000])
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.5, 0.9, 0.99, 1 - 1e-6])
+@pytest.mark.parametrize(
+    ("most", "share"),
+    [(20, 0.05), (20, 0.9), (300, 0.5), (300, 1 - 1e-6), (5000, 0.01), (5000, 0.99)],
+)
 def test_tails_and_bounds_of_the_binomial_are_those_of_scipy(most, share):
     rng = np.random.default_rng(most)
     n = rng.integers(1, most, 60)
@@ -49,6 +51,7 @@ def test_tails_and_bounds_of_the_binomial_are_those_of_scipy(most, share):
     bounds = np.where(right > 0, stats.beta.ppf(share, np.maximum(right, 1), n - right + 1), 0.0)
     found = [lower_bound(*pair, share) for pair in zip(right.tolist(), n.tolist(), strict=True)]
     assert found == pytest.approx(bounds, rel=1e-10)
+    assert lower_bound(0, 0, share) == 0
 
 
 def tolerated(delta: float) -> float:
@@ -110,7 +113,7 @@ def test_all_at_delta_find_more_than_the_strictest_threshold_of_each_at_a_share_
 
 
 @pytest.mark.parametrize(
-    ("mix", "sizes"), [*((mix, EVEN) for mix in MIXES), *((mix, UNEVEN) for mix in [*MIXES][:2])]
+    ("mix", "sizes"), [*((mix, EVEN) for mix in MIXES), ("two just below the target", UNEVEN)]
 )
 def test_the_guarantee_is_false_in_a_source_in_at_most_delta_of_the_draws(mix, sizes):
     target, laws = 0.8, [LAWS[name] for name in MIXES[mix]]
@@ -142,16 +145,6 @@ def counts(confidence_DN: np.ndarray, correct_DN: np.ndarray) -> np.ndarray:
     ).astype(int)
     assert (found[:, 0] == accepted_counts(confidence_DN[0], correct_DN[0], HUNDREDTHS)).all()
     return found
-
-
-def test_tests_and_bounds_are_the_exact_binomial_ones():
-    for n in (1, 7, 50):
-        for right in range(n + 1):
-            test = stats.binomtest(right, n, 0.8, alternative="greater")
-            assert p_value(np.array(right), np.array(n), 0.8) == pytest.approx(test.pvalue)
-            exact = test.proportion_ci(0.9, method="exact").low
-            assert lower_bound(right, n, 0.1) == pytest.approx(exact)
-    assert lower_bound(0, 0, 0.05) == 0
 
 
 def test_a_threshold_is_found_where_the_answers_are_right_enough():
