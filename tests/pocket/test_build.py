@@ -34,5 +34,5 @@ def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path) -> None:
         sums=40, weights=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
     )
     tiny = Recipe(**SIZES, corpus=corpus, training=TrainSettings(rows_per_step=4, compile=False))
-    made = build(tmp_path, recipe=tiny, num_asked=10)
+    made = build(tmp_path, recipe=tiny, num_asked=3)
     assert (tmp_path / "recipe.json").exists() and set(made["greedy_test_accuracy"]) == set(TASKS)

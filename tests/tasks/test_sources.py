@@ -256,22 +256,20 @@ def test_questions_that_differ_by_a_sign_are_different(texts: list[str]) -> None
 
 @pytest.mark.shared
 @pytest.mark.parametrize(
-    ("name", "folder", "sizes"),
+    ("name", "sizes"),
     [
-        ("trivia_qa", "datasets", (8325, 500, 11310)),
-        ("trivia_qa", "datasets/closedbook", (2000, 500, 1000)),
-        ("sciq", "datasets", (11577, 1000, 1000)),
-        ("sciq", "datasets/closedbook", (2000, 500, 1000)),
-        ("arc_challenge", "datasets", (1012, 100, 1172)),
-        ("math_qa", "datasets", (3951, 500, 2985)),
+        ("trivia_qa", (8325, 500, 11310)),
+        ("sciq", (11577, 1000, 1000)),
+        ("arc_challenge", (1012, 100, 1172)),
+        ("math_qa", (3951, 500, 2985)),
     ],
 )
 def test_every_row_of_the_real_files_is_read(
-    shared: Path, name: str, folder: str, sizes: tuple[int, int, int]
+    shared: Path, name: str, sizes: tuple[int, int, int]
 ) -> None:
     train, validation, test = sizes
     data = DataSettings(
-        task=name, dir=str(shared / folder), train=train, validation=validation, test=test
+        task=name, dir=str(shared / "datasets"), train=train, validation=validation, test=test
     )
     drawn = [load_task(name).questions(split, data, 0) for split in ("train", "validation", "test")]  # type: ignore[arg-type]
     assert [len(questions) for questions in drawn] == list(sizes)
