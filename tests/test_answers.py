@@ -58,6 +58,13 @@ def test_a_verdict_is_that_of_a_careful_reader(
     assert load_grader("auto")(said, Question("q", "jsonl", "?", texts)) is right
 
 
+@pytest.mark.parametrize(("asked", "accepted", "said", "right"), CASES["asked"])
+def test_what_a_name_is_may_be_left_out_if_the_question_says_it(
+    asked: str, accepted: str, said: str, right: bool
+) -> None:
+    assert load_grader("auto")(said, Question("q", "jsonl", asked, (accepted,))) is right
+
+
 @pytest.mark.parametrize(("first", "second", "kind", "same"), CASES["votes"])
 def test_votes_count_what_means_the_same(
     first: str, second: str, kind: answers.Kind, same: bool

@@ -154,7 +154,7 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
     said = answers.text.answered(text)
     if not said or answers.text.hedges(said, question.answers, threshold):
         return False
-    return any(answers.alike(one, said, threshold) for one in question.answers)
+    return any(answers.alike(one, said, threshold, question.text) for one in question.answers)
 
 
 def said_in(value: Any) -> str:

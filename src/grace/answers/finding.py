@@ -44,7 +44,7 @@ _FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x
 _WORDS = (  # for an answer, in many languages
     "answer|ans|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
     "odpověď|vastaus|cevap|jawaban|válasz|răspuns|đáp án|ответ|відповідь|απάντηση|תשובה|الإجابة|"
-    "الجواب|उत्तर|উত্তর|คำตอบ|答案|正确选项|正解|回答|解答|答え|答|정답|답변|답"
+    "الجواب|پاسخ|उत्तर|উত্তর|คำตอบ|jibu|jawapan|odgovor|atsakymas|atbilde|መልስ|答案|正确选项|正解|回答|解答|答え|答|정답|답변|답"
 )
 _ADJECTIVES = (
     "the|my|your|final|correct|right|best|short|die|richtige|endgültige|la|bonne|correcta|final|"
@@ -52,7 +52,8 @@ _ADJECTIVES = (
 )
 _LABELLED = (
     rf"^[ \t*_#>{{\"'-]*(?:(?:{_ADJECTIVES})\s*){{0,3}}(?:{_WORDS})"
-    r"(?:\s+(?:finale?|correcta|correcte))?[*_\"']*[ \t]*(?::[*_]*|\n(?=\s*\S))"
+    r"(?:\s+(?:finale?|correcta|correcte))?[*_\"']*[ \t]*"
+    r"(?:(?::|(?<=\bans)\.)[*_]*|\n(?=\s*\S))"
 )
 _LABEL = re.compile(_LABELLED, re.I | re.M)
 _ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*", re.I | re.M)
@@ -62,7 +63,7 @@ _STATED = re.compile(
     rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_WORDS})(?![a-z])\s*(?:\w{{1,20}}\s+)?"
     r"(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"
     r"(?:(?:la|die|a|l['\u2019])(?:\s+(?:\w*op[cçt]\w+|lettre|letra))?\s+(?=[A-J]\b))?|是|为|は|은|는)"
-    r"|(?:\A|[故应以\uff0c。])选|选择)\s*(?!\s*not\b):?",
+    r"|(?:\A|[故应以此\uff0c。])选择?|选择)\s*(?!\s*not\b):?",
     re.I,
 )
 _CONCLUDED = re.compile(
@@ -85,8 +86,23 @@ _UNSAID = re.compile(r"~~[^~\n]+~~|<(?:s|del)>[^<\n]+</(?:s|del)>|<\|\w+\|>")
 _TELLING = re.compile(r"(?!\W*(?:yes|no)\b)", re.I)
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
 _KEYED = re.compile(  # in JSON
-    r"\"(?:(?:final|correct)[ _]?)?(?:answer|guess|choice|option)\"\s*:\s*"
+    r"\"(?:(?:final|correct|best|selected|chosen|predicted|short)[ _]?)?"
+    r"(?:answer|guess|choice|option|prediction)(?:[ _](?:letter|choice|option|text))?\"\s*:\s*"
     r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+))",
+    re.I,
+)
+_SOME = r"[^.!?\n]{0,200}?"
+_BELIEF = (
+    rf"{_SOME}\b(?:thought|used\s+to|(?:sounds?|looks?|seems?)(?=\s)|(?:may|might|could|would|people"
+    r"|many|most|some|often|commonly)\s+(?:\w+\s+)?(?:think|believe|say|assume|expect|guess)"
+    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_SOME}\bbut\b{_SOME}\bnow\b))\b{_SOME}"
+)
+_UNHELD = re.compile(  # I thought it was Paris, but (it is Rome)
+    rf"(?:\A|(?<=[.!?\n]))(?:{_BELIEF}(?:[,;]?\s(?:but|however|aber|mais|pero)\b|;)"
+    rf"|\W*(?:although|though|while|whereas)\b{_BELIEF},)"
+    rf"(?={_SOME}(?:\b(?:is|are|was|were|ist|est|es|era)\b|['\u2019]s\b))"
+    rf"(?!{_SOME}(?:\b(?:not|also|may|might|could|possible|un\w+)\b|n['\u2019]t\b))"
+    rf"|\bI(?:\s+a|['\u2019])m\s+not\s+(?:\w+\s+)?(?:sure|certain)\b{_SOME},?\s+but\b(?!{_SOME}\bnot\b)",
     re.I,
 )
 _CORRECTED = re.compile(
@@ -104,6 +120,7 @@ _AMENDED = re.compile(  # "no, it is Paris"
     rf"({_WORD}(?:[ ]{_WORD}){{0,3}})[.!]?\s*(?:\n|\Z)",
     re.I,
 )
+_TABLE = re.compile(r"(?:^[ \t]*\|.*\|[ \t]*(?:\n|\Z))+", re.M)
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.I | re.S)
 ITEM = re.compile(r"[-*\u2022]\s+|\(?(?:\d{1,2}|[A-Ja-j])[.)]\s+")
 _ASKED = re.compile(r"[^.?!\n]*\?[\"'\u201d\u2019*_]*\s+(?=\S)")
@@ -135,7 +152,8 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
     text = _ENDS.split(plain(text[start:end]), maxsplit=1)[0]
     text = _TAGGED.sub(r"\nAnswer: \1\n", _UNSAID.sub(" ", text))
     text = _KEYED.sub(lambda found: f"\nAnswer: {found[1] or found[2] or ''}\n", text)
-    text = _before_next(_FENCE.sub("", text).strip())
+    text = _UNHELD.sub("", _TABLE.sub(_out_of_table, _FENCE.sub("", text)))
+    text = _before_next(text.strip())
     for found in reversed([*_CORRECTED.finditer(text)][-MOST:]):
         rest = text[found.end() :]
         if any(marked(rest)):
@@ -145,6 +163,16 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
         if amended and means(amended[1]):
             return amended[1]
     return text
+
+
+def _out_of_table(table: re.Match[str]) -> str:
+    """Return the one cell of a table in Markdown below, or beside, a word for answer."""
+    lines = [tuple(line.strip().strip("|").split("|")) for line in table[0].splitlines()]
+    head, *rows = [line for line in lines if "".join(line).strip(" :-")] or [()]
+    pairs = [*zip(head, *rows, strict=False)] if len(rows) == 1 else []
+    pairs += [line for line in (head, *rows) if len(line) == 2]
+    found = [cell for name, cell in pairs if _LABEL.match(f"{name.strip()}:")]
+    return f"Answer: {found[0].strip()}\n" if len(found) == 1 else table[0]
 
 
 def _before_next(text: str) -> str:
@@ -229,7 +257,7 @@ def joined(between: str, after: str = "") -> bool:
     """Return whether what stands between two answers leaves open which of them is meant."""
     between = between[-_NEAR:]
     if _JOINING.fullmatch(between):
-        return re.search(r"[^\W\d_]|[,/&+]", between) is not None
+        return "=" not in between and re.search(r"[^\W\d_]|[,/&+]", between) is not None
     return _DOUBTED.match(f"{between}\0{after[:_NEAR]}") is not None
 
 

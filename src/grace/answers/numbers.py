@@ -32,29 +32,33 @@ _ORDINALS = (
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
     " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
 )
-_ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
-ORDINAL_WORDS, ROMAN = _ORDINALS.split(), _ROMAN.split()
-_SPELT = (  # names of one unit; those of one line exclude each other
-    "mm millimeter millimetre, cm centimeter centimetre, m meter metre, km kilometer kilometre,"
-    " mile mi, ft foot feet, inch inches in, yd yard, ly lightyear",
-    "mg milligram, g gram gramme, kg kilogram kilogramme, t ton tonne, lb lbs pound, oz ounce",
-    "ms millisecond, s sec second, min minute, h hr hour, day, week, month, year yr, decade,"
-    " century centuries",
-    "ml milliliter millilitre, l liter litre, gallon gal, pint",
+ORDINAL_WORDS = _ORDINALS.split()
+_ONES, _MANY = " I II III IV V VI VII VIII IX", " X XX XXX XL L LX LXX LXXX"
+ROMAN = [tens + ones for tens in _MANY.split(" ") for ones in _ONES.split(" ")][1:]
+_SPELT = (  # names of one unit, after its worth; those of one line exclude each other
+    ".001 mm millimeter millimetre, .01 cm centimeter centimetre, 1 m meter metre,"
+    " 1000 km kilometer kilometre, 1609.344 mile mi, .3048 ft foot feet, .0254 inch inches in,"
+    " .9144 yd yard, ly lightyear",
+    ".001 mg milligram, 1 g gram gramme, 1000 kg kilogram kilogramme, t ton tonne,"
+    " 453.59237 lb lbs pound, 28.349523125 oz ounce",
+    ".001 ms millisecond, 1 s sec second, 60 min minute, 3600 h hr hour, 86400 day, 604800 week,"
+    " 2629746 month, 31556952 year yr, 315569520 decade, 3155695200 century centuries",
+    ".001 ml milliliter millilitre, 1 l liter litre, gallon gal, pint",
     "k kelvin, c celsius, f fahrenheit",
-    "w watt, kw kilowatt, mw megawatt, gw gigawatt",
-    "hz hertz, khz kilohertz, mhz megahertz, ghz gigahertz",
+    "1 w watt, 1000 kw kilowatt, mw megawatt, gw gigawatt",
+    "1 hz hertz, 1000 khz kilohertz, 1000000 mhz megahertz, 1000000000 ghz gigahertz",
     "kb kilobyte, mb megabyte, gb gigabyte, tb terabyte",
-    "dollar usd, euro eur, cent, yen, rupee",
+    "dollar usd, euro eur, gbp, cent, yen, rupee",
     "january jan, february feb, march mar, april apr, may, june jun, july jul, august aug,"
     " september sep sept, october oct, november nov, december dec",
     "am, pm",
 )
-UNITS = {  # each spelling of a unit (or month), with its dimension and its one name
+UNITS = {  # each spelling of a unit (or month), with its dimension, and its worth or else its name
     spelling: (number, names.split()[0])
     for number, line in enumerate(_SPELT)
     for names in line.split(",")
     for name in names.split()
+    if name.isalpha()
     for spelling in (name, f"{name}s")
 }
 _OTHER = "square sq cubic cu per km2 m2 kmh mph degree degrees old"
@@ -88,7 +92,10 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\pm(?![a-zA-Z])", "±"),
     (r"\^\s*\{?\\circ\}?", "°"),
     (r"\\([%$#&_])", r"\1"),
-    (r"\\(?:text(?:bf|it)?|math(?:rm|bf|it)|boldsymbol|mbox|f?box(?:ed)?)\s*\{([^{}]*)\}", r"\1"),
+    (
+        r"\\(?:text\w*|math\w+|underline|emph|operatorname|boldsymbol|mbox|f?box(?:ed)?)\s*\{([^{}]*)\}",
+        r"\1",
+    ),
     (r"\\[dtc]?frac\s*(?:\{\s*([-\d.,]+)\s*\}|(\d))\s*(?:\{\s*([\d.,]+)\s*\}|(\d))", r" \1\2/\3\4"),
     (r"\\frac\s*\{\s*(\\?\w+)\s*\}\s*\{\s*(\\?\w+)\s*\}", r"\1/\2"),
     (r"\\([A-Za-z]+)\s*\{([^{}]*)\}(?:\{([^{}]*)\})?", r"\1\2\3"),  # sqrt2: no number
@@ -128,6 +135,9 @@ _SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
 _MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
 _DENIED = re.compile(rf"{REJECTING}\s+\W*\Z", re.I)
 _ASIDE = re.compile(r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])", re.I)
+_AMOUNT = re.compile(
+    rf"(?<![\w.,/-])(an?|{'|'.join(COUNTED)}|[\d.,]*\d)[\s-]?([a-z]+)\b(?![\^/]|\s*per\b)", re.I
+)
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
 
@@ -210,6 +220,8 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
     low = max(0, start - _NEAR)
     left = text[low:start]
     core = found["core"]
+    if left.rstrip()[-1:] == "±":  # 1 is no number of its own in 42±1, nor 3 one in ±3
+        return Number(start, end, None, word=left.rstrip(" ±")[-1:].isdigit())
     if core[0] == "." and left[-1:].isalpha():  # Rs.500
         core, left = core[1:], left + "."
     value = _value(found, core)
@@ -404,6 +416,27 @@ def is_number(text: str) -> bool:
         return False
     rest = text[: found.start] + text[found.end :]
     return not rest.strip(" .€£¥₹₩$")
+
+
+def alone(text: str) -> Number | None:
+    """Return the number that a text is, in digits or in English words, None for any other text."""
+    if is_number(text):
+        return _first(typed(text))
+    return _spelled(text) if _IN_WORDS.fullmatch(text.strip(" .")) else None
+
+
+def in_base_units(text: str) -> str:
+    """Return a typed text with its amounts in one unit of each dimension: 5 km, 5000 m."""
+    return _AMOUNT.sub(_in_base_unit, text)
+
+
+def _in_base_unit(found: re.Match[str]) -> str:
+    dimension, worth = UNITS.get(found[2].casefold(), (0, "none"))
+    number = next(tokens(found[1]), None)
+    value = Fraction(COUNTED.get(found[1].lower(), 1)) if number is None else number.value
+    if value is None or worth.isalpha():
+        return found[0]
+    return f"{canonical(value * Fraction(worth))} base{chr(ord('a') + dimension)}"
 
 
 def canonical(value: Fraction) -> str:

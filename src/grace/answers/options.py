@@ -48,6 +48,7 @@ _ORDINAL = re.compile(
     re.I,
 )
 _BESIDE_IDEOGRAPH = re.compile(rf"(?<={IDEOGRAPH})(?=[A-J]\b)|(?<=\b[A-J])(?={IDEOGRAPH})", re.A)
+_REASON = re.compile(r"(?<=\w)\W+(?:because|since)\b", re.I)
 _CONTRAST = re.compile(  # not A but B; B, not A
     rf"(?:,\s*)?{REJECTING}\s+([^,;.]+?)(?:,?\s+but\b|(?=\s*(?:[,;.]|\Z)))", re.I
 )
@@ -67,13 +68,16 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
         if letter and not _hedges(part, letter, choices):
             return _offered(letter, choices)
     first, *others = finding.opening(said)
-    if others and (begun := _begun(first)) and ord(_begun(others[0]) or "?") == ord(begun) + 1:
-        return None  # a list of the options
-    first = _without_contrast(first, choices)
+    if begun := _begun(first):
+        following = rf"(?:[.,;:!?\n]\W*|\s(?=.\))){chr(ord(begun) + 1)}[).:]\s"
+        if re.search(following, f"{first}\n{''.join(others[:1])} "):
+            return None  # a list of the options
+    first = _without_contrast(_REASON.split(first)[0], choices)
     letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
-    if letter and _hedges(first, letter, choices):
-        return None
-    letter = letter or named(finding.concluded(said), choices)
+    hedged = letter and _hedges(first, letter, choices)
+    letter = (None if hedged else letter) or named(finding.concluded(said), choices)
+    if hedged:
+        return _offered(letter, choices)
     return _offered(letter or chosen(said, dict(zip(LETTERS, choices, strict=False))), choices)
 
 
@@ -121,9 +125,12 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
         letter, follows = match[1] or match[2].upper(), rest[match.end() :]
         own = choices[LETTERS.index(letter)] if LETTERS.index(letter) < len(choices) else ""
         own_follows = own and _starts(follows, own)
+        another = not own_follows and re.match(r"[).:]\s*\w", follows) is not None
+        if another and any(len(option) > 1 and _starts(follows, option) for option in options):
+            return None  # the letter of one, the text of another
         if own_follows or not follows.strip(_OPEN) or (marked and _CLOSED.match(follows)):
             return letter
-        if own and re.match(r"[).:]\s*\w", follows):  # the letter of one, the text of another
+        if own and another:
             return None
     forms = [canonical(choice) for choice in choices]
     said = canonical(_LEAD.sub("", part, count=1) if lead else part)
@@ -148,7 +155,14 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
     in_parentheses = set(re.findall(r"\(([A-J])\)", part))
     if len(in_parentheses) == 1:
         return str(in_parentheses.pop())
-    return _contained(said, forms) if not DENIED.search(part) else None
+    contained = _contained(said, forms)
+    return None if _denies(part, contained, choices) else contained
+
+
+def _denies(part: str, letter: str | None, choices: Sequence[str]) -> bool:
+    """Return whether a part has more negations than an option in it: "Cannot be determined"."""
+    own = choices[LETTERS.index(letter)] if letter else ""
+    return len(DENIED.findall(part)) > len(DENIED.findall(own))
 
 
 def _without_latex(part: str) -> str:
@@ -167,7 +181,7 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
         letter = match[1] or match[2].upper()
         refused = _REFUSED.match(rest, match.end())
         return letter if closed and not refused and contained in (None, letter) else None
-    if DENIED.search(line) or _NUMBERED.match(line):
+    if _denies(line, contained, choices) or _NUMBERED.match(line):
         return None
     result = line.rpartition("=")[2]
     return contained or (named(result, choices, marked=False) if result != line else None)

@@ -16,15 +16,19 @@ from grace.metrics.rouge import rouge_l, tokens
 
 FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
 _FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
-_EMPTY = {*_FUNCTION_WORDS.split()}
+_EMPTY = {*_FUNCTION_WORDS.split(), "between"}
+_SUFFIXES = {"jr", "sr", "inc", "ltd", "co", "corp"}
+_DIRECTIONS = {word for way in ("north", "south", "east", "west") for word in (way, f"{way}ern")}
 _FOLDED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
     | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
 )
-_SHORTENED = {"st": "saint", "mt": "mount"}
-_CURRENCIES = str.maketrans({"$": " dollar ", "€": " euro ", "¥": " yen ", "₹": " rupee "})
+_SHORTENED = {"st": "saint", "mt": "mount", "bce": "bc", "ce": "ad"}
+_SIGNS = {"$": "dollar", "€": "euro", "¥": "yen", "₹": "rupee", "£": "gbp"}
+_CURRENCIES = str.maketrans({sign: f" {name} " for sign, name in _SIGNS.items()})
 _NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
 _INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z])\.? (?=[A-Z]\.)")
+_NUMBERED = re.compile(r"\b([A-Z]{2,4}?)[ -]?(?=(?:\d+|[IVX]+)\b)")  # WWII
 _INITIALS, _ACRONYM = re.compile(r"\b([A-Z]{1,4})\.(?=\s+\w)"), re.compile(r"\b[A-Z]{2,5}\b")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _FULLWIDTH = "\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"  # ! ( ) , : ; ?
@@ -39,7 +43,7 @@ _OPERATOR = re.compile(
     r"[=<>^*±∞\u222a]|\w_\w|\b[A-Za-z]\(|[(\[{]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
     r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]"
 )
-_ROMAN = re.compile(r"\b[IVX]{1,5}\b")
+_ROMAN = re.compile(r"\b(?!L\b)[IVXL]{1,8}\b")
 _SENTENCE = re.compile(r"(?<=[^\W_]{3})[.!?](?=\s|$)|\n")
 _COPULA = re.compile(r".*(?:\b(?:is|are|was|were|ist|war|est|était|es|fue|era|é|è)\s|是)(.*)")
 _CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\b(?:but|rather)\b", re.I)
@@ -110,11 +114,19 @@ def canonical(text: str) -> str:
     return folded.upper() if folded in "abcdefghij" and len(folded) == 1 else folded
 
 
-def alike(accepted: str, said: str, threshold: float) -> bool:
-    """Return whether a short answer says what is accepted (threshold 0: in the same form)."""
-    if canonical(accepted) == canonical(said) != "":
+def alike(accepted: str, said: str, threshold: float, asked: str | None = None) -> bool:
+    """Return whether a short answer says what is accepted (threshold 0: in the same form).
+
+    `asked` is the question, whose words an answer may leave out: Pacific (Ocean).
+    """
+    if canonical(accepted) == canonical(said) != "" and not _other_unit(said, accepted):
         return True
     accepted, said = numbers.typed(accepted), numbers.typed(said)
+    if (number := numbers.alone(accepted)) and (other := numbers.alone(said)):
+        return numbers.same(other, number)
+    accepted, said = _numbered(accepted, said), _numbered(said, accepted)
+    if _other_unit(said, accepted):
+        accepted, said = numbers.in_base_units(accepted), numbers.in_base_units(said)
     if DATE.search(accepted):
         accepted, said = dated(accepted), dated(said)
     if (listed := _listed(accepted)) and (given_list := _listed(said)):
@@ -133,8 +145,8 @@ def alike(accepted: str, said: str, threshold: float) -> bool:
     clause = next(itertools.filterfalse(finding.DENIED.search, clauses), "")
     named = _COPULA.search(clause)
     return (
-        _has_words(accepted, said, threshold)
-        or _has_words(accepted, clause, threshold)
+        _has_words(accepted, said, threshold, asked)
+        or _has_words(accepted, clause, threshold, asked)
         or bool(named and canonical(named[1]) == canonical(accepted))
         or bool(wanted and _is_amount(accepted, said))
     )
@@ -148,37 +160,46 @@ def hedges(said: str, accepted: Sequence[str], threshold: float) -> bool:
         if parts := _parts(text):  # Romeo and Juliet is one answer
             wanted += parts
             said = re.sub(re.escape(text), parts[0].replace("\\", " "), said, flags=re.I)
+    plainly = all(text == text.lower() for text in accepted)
     hedged = False
     for sentence in _SENTENCE.split(said):
-        run, open_ended = list[bool](), False
-        first, *others = finding.ALTERNATIVE.split(sentence)
-        for sign, piece in [(";", first), *zip(others[::2], others[1::2], strict=True)]:
+        items, is_open = list[bool](), False  # of the list so far; whether it leaves open which
+        pieces = [";", *finding.ALTERNATIVE.split(sentence)]  # each after its sign; a comma: None
+        is_pair = plainly and len(pieces) == 4 and not _EMPTY & {*pieces[3].split()}  # gold, silver
+        for sign, piece in zip(pieces[::2], pieces[1::2], strict=True):
             if hedged and sign in (None, ";"):  # Of Paris and Rome, Paris is larger
                 hedged = not any(_has_words(one, piece, threshold) for one in wanted)
-            right = _is_right_piece(piece, wanted, threshold, named, first=sign == ";")
-            if right is None or (open_ended and not sign):
-                run, open_ended = [], False
-            elif run:
-                open_ended = open_ended or bool(sign) or len(run) > 2
-            run += [] if right is None else [right]
-            hedged = hedged or (open_ended and len({*run}) == 2)
+            item = _is_wanted(piece, wanted, threshold, named, begins=sign == ";")
+            if item is None or (is_open and sign is None):
+                items, is_open = [], False
+            if items:
+                is_open = is_open or bool(sign) or is_pair or len(items) >= FEW - 1
+            items += [] if item is None else [item]
+            hedged = hedged or (is_open and len({*items}) == 2)
     return hedged
 
 
-def _is_right_piece(
-    piece: str, wanted: Sequence[str], threshold: float, named: bool, *, first: bool
+def _is_wanted(
+    piece: str, wanted: Sequence[str], threshold: float, named: bool, *, begins: bool
 ) -> bool | None:
-    """Return whether a piece of a list (the end of the first) is wanted, None if it is no item."""
-    words, most = [] if finding.DENIED.search(piece) else _ARTICLE.sub(" ", piece).split(), 0
+    """Return whether an item of a list is wanted, None for a piece that is none or denies one.
+
+    It is hardly longer than what is wanted; what begins a list ends with the first item.
+    """
+    words = [] if finding.DENIED.search(piece) else _ARTICLE.sub(" ", piece).split()
+
+    def item(size: int) -> list[str]:
+        own = words[-size:] if begins else words
+        return own if len(own) <= size else []
+
     for one in wanted:
-        length = len(one.split()) + 1
-        tail = words[-length:] if first else words
-        if 0 < len(tail) <= length and _has_words(one, " ".join(tail), threshold):
+        own = item(len(one.split()) + 1)
+        if own and _has_words(one, " ".join(own), threshold):
             return True
-        most = max(most, length - (not named))
-    words = words[-most:] if first else words
-    other = not words or len(words) > most or (named and words[0].islower())
-    return None if other or any(_other_unit(piece, one) for one in wanted) else False
+    own = item(max(len(one.split()) for one in wanted) + named)
+    if not own or (named and own[0].islower()) or any(_other_unit(piece, one) for one in wanted):
+        return None
+    return False
 
 
 def _parts(text: str) -> list[str]:
@@ -189,7 +210,7 @@ def _parts(text: str) -> list[str]:
     return parts if listed and all(len(part.split()) <= FEW for part in parts) else []
 
 
-def _has_words(accepted: str, said: str, threshold: float) -> bool:
+def _has_words(accepted: str, said: str, threshold: float, asked: str | None = None) -> bool:
     """Return whether two texts share their words of content: South Korea is no North Korea."""
     words, given = _content(accepted), _content(said)
     wanted = _written_out(words, accepted, given)
@@ -203,13 +224,40 @@ def _has_words(accepted: str, said: str, threshold: float) -> bool:
         return False
     if len(wanted) > FEW and len(given) > FEW:
         return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
-    if (missing and extra) or not wanted or not given:
+    if (missing and extra) or not wanted or not given or _DIRECTIONS & {*missing}:
+        return False
+    if asked is not None and any(
+        word in missing and not _is_among(word, _content(asked)) for word in _head(accepted)
+    ):
         return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
         return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
+
+
+def _head(accepted: str) -> list[str]:
+    """Return the last word of a name, which says what it is in English: (whale) shark.
+
+    It is not looked for in what follows a comma, or two words and "of": United States. "City" says
+    little after two words: New York.
+    """
+    stem = re.split("[,;]|.*\\(", accepted)[0]
+    before = _content(re.split(r"(?<=\w)\s(?:of|in|on|at|for|from|by|with)\s", stem)[0])
+    words = before if len(before) > 1 else _content(stem)
+    words = words[:-1] if len(words) > 2 and words[-1] == "city" else words
+    return [word for word in words if word.isascii() and word not in _SUFFIXES][-1:]
+
+
+def _numbered(text: str, other: str) -> str:
+    """Return a text with words of the other in place of their initials before a number: WWII."""
+    words = _words(other)
+    if not _NUMBERED.search(text) or all(_count(word) is None for word in tokens(other)):
+        return text
+    runs = [words[at : at + size] for size in (2, 3, 4) for at in range(len(words) + 1 - size)]
+    written = {"".join(word[0] for word in run).upper(): " ".join(run) + " " for run in runs}
+    return _NUMBERED.sub(lambda found: written.get(found[1], found[0]), text)
 
 
 def _written_out(words: list[str], text: str, others: list[str]) -> list[str]:

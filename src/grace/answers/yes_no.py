@@ -11,8 +11,10 @@ NEAR = 80  # characters around a word that may change what it means
 _YES_WORDS = "yes yeah yep yup ja oui si sí sim да так tak evet نعم 是 是的 对 對 はい 네 예"
 _NO_WORDS = "no nope nah nein non não nee nej нет ні nie hay\u0131r 否 不 不是 いいえ 아니요 لا"
 _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
-_TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
+_TRUE = {"true", "correct", "right", "accurate", "affirmative", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
+_FALSE |= {"negative", "unlikely"}
+_OTHERWISE = {"right", "negative", "affirmative", "unlikely"}  # unless it is alone: a right angle
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
     r"\b(?:no|without(?:\s+an?y?)?)\s+(?:doubt|question|problem|wonder|matter)\b"
@@ -33,7 +35,7 @@ _SHORT = re.compile(  # "It isn't.", "They do.", "Certainly not."
     r"(?:(?:it|he|she|they|this|that|these|those|there|we|you|i|one)\s+"
     r"(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would|should|must|may|might|wo|ca)"
     r")?\s*"
-    rf"(?P<no>{_NOT}(?:\s+(?:really|at all|think so|necessarily|quite))?)?\s*[.!]*",
+    rf"(?P<no>{_NOT}(?:\s+(?:really|at all|think so|the case|so|necessarily|quite))?)?\s*[.!]*",
     re.I,
 )
 
@@ -61,6 +63,8 @@ def read(text: str) -> str | None:
 
 def _said(part: str) -> bool | None:
     part = _SKIPPED.sub(" ", typed(part))
+    if (letter := part.strip(" *_.()\"'").lower()) in ("y", "n"):
+        return letter == "y"
     for found in _WORD.finditer(part):
         word = found[0].casefold()
         meant = _meaning(word)
@@ -75,7 +79,7 @@ def _said(part: str) -> bool | None:
             if starts or _BREAK.match(after) or _BECAUSE.match(after):
                 return meant
             continue
-        if word == "right" and not _BREAK.match(after):  # a right angle
+        if word in _OTHERWISE and not _BREAK.match(after):
             continue
         clause = re.split(r"[,;.!?:\n]", before)[-1]
         return meant ^ bool(
