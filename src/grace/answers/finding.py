@@ -169,10 +169,10 @@ def _out_of_table(table: re.Match[str]) -> str:
     """Return the one cell of a table in Markdown below, or beside, a word for answer."""
     lines = [tuple(line.strip().strip("|").split("|")) for line in table[0].splitlines()]
     head, *rows = [line for line in lines if "".join(line).strip(" :-")] or [()]
-    pairs = [*zip(head, *rows, strict=False)] if len(rows) == 1 else []
-    pairs += [line for line in (head, *rows) if len(line) == 2]
-    found = [cell for name, cell in pairs if _LABEL.match(f"{name.strip()}:")]
-    return f"Answer: {found[0].strip()}\n" if len(found) == 1 else table[0]
+    below = [*zip(head, *rows, strict=False)] if len(rows) == 1 else []
+    beside = [line for line in (*rows, head) if len(line) == 2]
+    found = [cell for name, cell in (*below, *beside) if _LABEL.match(f"{name.strip()}:")]
+    return f"Answer: {found[0].strip()}\n" if found else table[0]
 
 
 def _before_next(text: str) -> str:
