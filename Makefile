@@ -42,6 +42,8 @@ DATA ?= $(wildcard ../shared/datasets)
 real: $(READY)
 	unset OMP_NUM_THREADS; $(BIN)/python bench/real.py runs/real $(if $(DATA),--data $(DATA))
 
+# With bytecode: else every process of the tests compiles the package again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 

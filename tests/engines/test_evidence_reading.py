@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -22,17 +24,16 @@ EVIDENCE = Evidence(
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
 
-@pytest.fixture(params=["predict", "feed", "linear"])
-def answered(request, tiny):
-    """An engine with evidence, the same without, and what both generated."""
-    model, tokenizer = tiny
-    linear = request.param == "linear"
+@functools.cache
+def answered_by(name, how):
+    model, tokenizer = tiny_models.model(name), tiny_models.tokenizer()
+    linear = how == "linear"
     cnf = add_cnf(model, tokenizer, head="linear" if linear else "token")
     if linear:
         width = model.get_output_embeddings().weight.shape[1]
         generator = torch.Generator().manual_seed(7)
         set_rows(model, cnf.readout, torch.randn(4, width, generator=generator))
-    read_at = "predict" if linear else request.param
+    read_at = "predict" if linear else how
     with_it = TransformersEngine(model, tokenizer, read_at, evidence=EVIDENCE)
     without = TransformersEngine(model, tokenizer, read_at)
     prompts = tiny_models.prompts(tokenizer, 8)
@@ -44,7 +45,18 @@ def answered(request, tiny):
     return with_it, without, [row for row in rows if is_whole(row[1])]
 
 
-@pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
+@pytest.fixture(params=[("llama_untied", how) for how in ("predict", "feed", "linear")])
+def answered(request):
+    """An engine with evidence, the same without, and what both generated."""
+    return answered_by(*request.param)
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [*(("llama_untied", how) for how in ("predict", "feed"))]
+    + [(name, "linear") for name in tiny_models.ARCHITECTURES],
+    indirect=True,
+)
 def test_generating_and_scoring_read_the_same_c(answered):
     engine, _, rows = answered
     assert len({len(got.token_ids) for _, got, _ in rows}) > 1

@@ -368,7 +368,7 @@ def test_a_hostile_file_is_refused_after_a_bounded_number_of_reads(
     refused(file, "is cut short or damaged")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_damaged_head_is_read_or_refused_and_nothing_else(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

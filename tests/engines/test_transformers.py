@@ -106,7 +106,7 @@ def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(tiny, rea
 @pytest.mark.parametrize("tiny", tiny_models.HYBRIDS, indirect=True)
 def test_a_memory_that_runs_along_the_sequence_stays_with_its_row(tiny):
     engine = engine_of(tiny)  # in float32 its chunks and its steps agree to about 2e-5
-    prompts = tiny_models.prompts(engine.tokenizer, 7)
+    prompts = tiny_models.prompts(engine.tokenizer, 4)
     made = generate(engine, prompts, SAMPLED)
     assert len({len(one.token_ids) for several in made for one in several}) > 2  # some end early
     for i, several in enumerate(made):
@@ -310,13 +310,13 @@ def test_samples_end_as_often_as_where_a_stock_engine_has_both_ends_as_stop_toke
     tiny, temperature, top_p
 ):
     engine = scripted(tiny, {"eos": 0.25, "cnf": 0.2, "comma": 0.35, "other": 0.1})
-    sampling = Sampling(4000, temperature, top_p, max_new_tokens=1, seed=2)
+    sampling = Sampling(2000, temperature, top_p, max_new_tokens=1, seed=2)
     [generations] = generate(engine, [[5, 6]], sampling)
     p = engine.model.get_output_embeddings().log_p.div(temperature).softmax(-1).numpy()
     kept = p >= np.sort(p)[::-1][2] if top_p < 1 else p >= 0  # the three likeliest reach 0.7
     expected = p[list(engine.reader.stops)].sum() / p[kept].sum()
     ended = [g for g in generations if g.finish_reason == "stop"]
-    assert len(ended) / len(generations) == pytest.approx(expected, abs=0.02)
+    assert len(ended) / len(generations) == pytest.approx(expected, abs=0.03)
     assert [g.end_logprob for g in ended] == pytest.approx([np.log(0.45)] * len(ended), abs=CLOSE)
 
 

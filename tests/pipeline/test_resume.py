@@ -222,19 +222,21 @@ def test_unfinished_training_goes_on_with_less_memory_and_finished_training_stay
     assert "paper.micro_batch_size: 2 -> 1" in ended.said
 
 
-def test_stages_of_which_nothing_is_done_take_new_settings_and_keep_nothing_of_the_old(
+def test_new_settings_in_redo_or_of_stages_not_begun_leave_nothing_of_the_old(
     reference: Any, finish: Any, tmp_path: Path
 ) -> None:
+    """Either way the run is a new one."""
     run, new = reference.before("fit", tmp_path / "old"), tmp_path / "new" / "run"
     shutil.copytree(reference.run / "test/tuned/confidences", run / "test/tuned/confidences")
     (run / "report.md").write_text("of other settings")
     elsewhere = trials.settings(reference.inputs, 'report.transfer=["sciq"]')
     assert refuse_changes(RunDir(run), elsewhere, None) == "answer"
-    chosen = ("estimators.probe.layers=[0]", "report.bins=5")
-    ended = finish(run, *chosen)
-    assert ended.code == 0, ended.said
-    assert finish(new, *chosen).code == 0
-    assert trials.tree(run) == trials.tree(new)
+    chosen = ("paper.epochs=1", "estimators.probe.layers=[0]", "report.bins=5")
+    redone = reference.copy(tmp_path / "redone")
+    for path, redo in ((new, None), (run, None), (redone, "fit")):
+        ended = finish(path, *chosen, redo=redo)
+        assert ended.code == 0, ended.said
+    assert trials.tree(run) == trials.tree(redone) == trials.tree(new)
 
 
 def test_the_unfinished_stage_itself_takes_no_new_settings(
@@ -250,15 +252,6 @@ def test_the_unfinished_stage_itself_takes_no_new_settings(
     assert "(sample.draw_temperature: 0.8 -> 0.5)" in ended.said
     assert "--redo answer" in ended.said
     assert reference.differences(run) == reference.differences(again)
-
-
-def test_redo_adopts_a_changed_setting_and_equals_a_new_run(
-    reference: Any, finish: Any, tmp_path: Path
-) -> None:
-    run, new = reference.copy(tmp_path / "old"), tmp_path / "new" / "run"
-    assert finish(run, "paper.epochs=1", redo="fit").code == 0
-    assert finish(new, "paper.epochs=1").code == 0
-    assert trials.tree(run) == trials.tree(new)
 
 
 @pytest.mark.parametrize(

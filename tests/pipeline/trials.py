@@ -94,7 +94,7 @@ def settings(inputs: Path, *changes: str) -> Any:
         "paper.min_count": 1,
         "paper.balance": "none",
         "paper.epochs": 2,
-        "paper.batch_size": 4,
+        "paper.batch_size": 8,
         "paper.rank": 2,
         "paper.learning_rate": 0.01,
         "report.bootstrap": 10,
