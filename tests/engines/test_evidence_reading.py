@@ -45,7 +45,9 @@ def answered_by(name, how):
     return with_it, without, [row for row in rows if is_whole(row[1])]
 
 
-@pytest.fixture(params=[("llama_untied", how) for how in ("predict", "feed", "linear")])
+@pytest.fixture(
+    params=[("llama_untied", how) for how in ("predict", "feed", "linear")], ids="-".join
+)
 def answered(request):
     """An engine with evidence, the same without, and what both generated."""
     return answered_by(*request.param)
@@ -53,8 +55,11 @@ def answered(request):
 
 @pytest.mark.parametrize(
     "answered",
-    [*(("llama_untied", how) for how in ("predict", "feed"))]
-    + [(name, "linear") for name in tiny_models.ARCHITECTURES],
+    [
+        *(("llama_untied", how) for how in ("predict", "feed")),
+        *((name, "linear") for name in tiny_models.ARCHITECTURES),
+    ],
+    ids="-".join,
     indirect=True,
 )
 def test_generating_and_scoring_read_the_same_c(answered):

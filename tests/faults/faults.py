@@ -260,7 +260,7 @@ FAULTS = [
         "<CNF> counts as an end among the token probabilities",
         "grace.engines.local.scoring:read_steps",
         _ending_as_cnf,
-        (SAME_C + "[predict-llama_tied]",),
+        (SAME_C + "[llama_untied-predict]",),
     ),
     Fault(
         "an export does not stop at <CNF>",
