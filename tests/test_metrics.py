@@ -100,6 +100,29 @@ def test_all_ties_say_nothing():
     assert aurc([0.7] * 6, [True, False] * 3) == pytest.approx(0.5)
 
 
+# Answers at confidence (k + 1/2) / 60, how many of them are right, and both at exactly 1, searched
+# for so that ECE is that of a published comparison whose own points were not published.
+NUM = [
+    *(3, 3, 6, 3, 3, 5, 6, 13, 3, 4, 3, 5, 4, 5, 3, 7, 3, 9, 9, 4),
+    *(10, 5, 7, 5, 8, 4, 3, 3, 10, 9, 8, 8, 13, 10, 16, 21, 15, 20, 19, 19),
+    *(19, 22, 23, 23, 23, 23, 23, 23, 22, 23, 11, 23, 14, 22, 7, 19, 17, 23, 23, 3, 300),
+]
+RIGHT = [
+    *(0, 0, 1, 0, 0, 0, 0, 2, 0, 2, 1, 0, 0, 0, 1, 0, 3, 4, 0, 2),
+    *(6, 2, 4, 3, 0, 3, 3, 1, 7, 8, 1, 8, 5, 7, 7, 14, 2, 16, 18, 17),
+    *(5, 16, 19, 21, 20, 21, 21, 19, 20, 22, 9, 18, 13, 19, 5, 19, 16, 22, 22, 3, 240),
+]
+
+
+@pytest.mark.parametrize(("bins", "percent"), [(10, 9.09), (15, 10.16), (20, 10.68)])
+def test_ece_is_that_of_a_published_comparison(bins, percent):
+    """Where the last bin is open, as in other code, it is 3.09: 300 of 1,000 are sure."""
+    confidence = np.repeat([*((np.arange(60) + 0.5) / 60), 1.0], NUM)
+    correct = np.concatenate([np.arange(n) < k for n, k in zip(NUM, RIGHT, strict=True)])
+    assert round(100 * ece(confidence, correct, bins), 2) == percent
+    assert reliability(confidence, correct)[-1].n == sum(NUM[54:])
+
+
 # --- slow references
 
 
