@@ -93,33 +93,12 @@ def test_shards_of_another_model_in_the_same_place_are_refused(
     assert result.code == 2 and f"the content of {adapter}" in result.err
 
 
-def test_equal_responses_are_not_made_twice(
-    finished: Path, questions: Path, tmp_path: Path, cli: Any
-) -> None:
-    where = ["label", questions, tmp_path / "out", "--model", finished / "run"]
-    result = cli(*where, "--samples", 3, "--temperature", 0)
-    assert result.code == 2 and "all 3 responses to a question are equal" in result.err
-
-
 def test_a_command_that_failed_before_its_first_file_binds_the_directory_to_nothing(
     finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:
     command = ["label", questions, tmp_path / "out", "--model", finished / "run"]
     assert "unknown engine 'other'" in cli(*command, "--engine", "other").err
     assert cli(*command).code == 0
-
-
-def test_a_model_without_cnf_is_labelled_without_confidence(
-    finished: Path, questions: Path, tmp_path: Path, cli: Any
-) -> None:
-    out = tmp_path / "out"
-    settings = ["--set", "data.prompt=short", "--set", "sample.max_new_tokens=6"]
-    where = ["label", questions, out, "--model", finished / "model"]
-    assert cli(*where, "--samples", 2, "--features", "mean", *settings).code == 0
-    rows = parquet.read_table(out).to_pylist()
-    assert len(rows) == 10
-    assert {row["confidence"] for row in rows} == {None}
-    assert {len(row["mean"]) for row in rows} == {32}
 
 
 def test_a_model_thinks_if_it_is_told_to(
@@ -149,10 +128,14 @@ def test_a_model_thinks_if_it_is_told_to(
             "options for another engine: vllm or openai",
         ),
         (["--set", "data.prompt=nice"], "nice"),
+        (
+            ["--samples", 3, "--temperature", 0],
+            "all 3 responses to a question are equal",
+        ),
     ],
 )
 def test_bad_options_are_one_line(
-    options: list[str], words: str, finished: Path, questions: Path, tmp_path: Path, cli: Any
+    options: list[Any], words: str, finished: Path, questions: Path, tmp_path: Path, cli: Any
 ) -> None:
     result = cli("label", questions, tmp_path / "out", "--model", finished / "run", *options)
     assert result.code == 2

@@ -59,19 +59,19 @@ def test_lines_keep_their_order_and_fields_and_get_the_models_confidence(
     assert [row["confidence"] is None for row in rows] == [False, False, True, False, False]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3, 5])
-@pytest.mark.parametrize("torn", [b"", b'{"id": "1", "quest'])
 def test_it_goes_on_after_the_lines_that_are_there(
-    kept: int, torn: bytes, finished: Path, file: Path, tmp_path: Path, cli: Any
+    finished: Path, file: Path, tmp_path: Path, cli: Any
 ):
     out, whole = tmp_path / "out.jsonl", tmp_path / "whole.jsonl"
     cli("score", finished / "run", file, "--out", whole, "--batch-size", 1)
-    lines = whole.read_bytes().split(b"\n")[:-1]
-    out.write_bytes(b"".join(line + b"\n" for line in lines[:kept]) + torn)
-    result = cli("score", finished / "run", file, "--out", out, "--batch-size", 1)
-    assert result.code == 0 and result.out == ""
-    assert out.read_bytes() == whole.read_bytes()
-    assert ("nothing left to score" in result.err) == (kept == len(ROWS))
+    lines = whole.read_bytes().splitlines(keepends=True)
+    torn = b'{"id": "1", "quest'
+    for kept, left in ((0, torn), (1, b""), (3, torn), (5, b"")):
+        out.write_bytes(b"".join(lines[:kept]) + left)
+        result = cli("score", finished / "run", file, "--out", out, "--batch-size", 1)
+        assert result.code == 0 and result.out == ""
+        assert out.read_bytes() == whole.read_bytes()
+        assert ("nothing left to score" in result.err) == (kept == len(ROWS))
 
 
 def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
@@ -98,8 +98,11 @@ def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(
     assert scored == ["0", "1", "2", "3", "3", "4", "5", "6"]  # the last again, to know the model
 
 
-def test_scores_of_another_model_are_not_continued(finished: Path, tmp_path: Path, cli: Any):
-    rows = [{"question": f"What is {n}?", "response": str(n)} for n in range(3)]
+@pytest.mark.parametrize("count", [3, 1], ids=["some are left", "all are there"])
+def test_scores_of_another_model_are_not_continued(
+    count: int, finished: Path, tmp_path: Path, cli: Any
+):
+    rows = [{"question": f"What is {n}?", "response": str(n)} for n in range(count)]
     file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     assert cli("score", finished / "run", file, "--out", out).code == 0
     first = rows_of(out.read_text())[0]
@@ -108,38 +111,6 @@ def test_scores_of_another_model_are_not_continued(finished: Path, tmp_path: Pat
         refused = cli("score", finished / "run", file, "--out", out)
         assert refused.code == 2 and "has scores of another model" in refused.err
         assert len(rows_of(out.read_text())) == 1
-
-
-def test_a_whole_file_of_another_model_is_not_taken_for_done(
-    finished: Path, tmp_path: Path, cli: Any
-):
-    rows = [{"question": "What is 1?", "response": "1"}]
-    file, out = tiny_run.write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    assert cli("score", finished / "run", file, "--out", out).code == 0
-    (row,) = rows_of(out.read_text())
-    out.write_text(json.dumps({**row, "confidence": (row["confidence"] + 0.5) % 1}) + "\n", "utf-8")
-    refused = cli("score", finished / "run", file, "--out", out)
-    assert refused.code == 2 and "has scores of another model" in refused.err
-
-
-def test_options_are_shown_to_the_model_however_they_are_given(
-    places: Any, tmp_path: Path, cli: Any
-):
-    shown = []
-    for options in (
-        {"choices": ["x", "y"]},
-        {"options": ["x", "y"]},
-        {"A": "x", "B": "y"},
-        {"option_a": "x", "option_b": "y"},
-        {"choices": {"text": ["x", "y"], "label": ["A", "B"]}},
-        {},
-    ):
-        row = {"question": "Which?", "response": "Answer: A", **options}
-        file = tiny_run.write_lines(tmp_path / "in.jsonl", [row])
-        shown.append(cli("score", places["choice_adapter"], file))
-    *given, without = shown
-    assert len({rows_of(one.out)[0]["confidence"] for one in given}) == 1
-    assert without.code == 2
 
 
 def test_a_question_is_asked_as_a_run_asks_it(finished: Path, tmp_path: Path, cli: Any):
@@ -179,6 +150,7 @@ def test_choices_of_a_question_are_shown_to_the_model(places: Any, tmp_path: Pat
     result = cli("score", places["choice_adapter"], file)
     first, swapped, again = (row["confidence"] for row in rows_of(result.out))
     assert first == pytest.approx(again, abs=1e-6) and first != pytest.approx(swapped, abs=1e-6)
+    assert cli("score", places["choice_adapter"], tiny_run.write_lines(file, [row])).code == 2
 
 
 def test_a_bad_last_line_is_told_before_a_model_is_loaded(

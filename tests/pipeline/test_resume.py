@@ -195,6 +195,8 @@ def test_a_further_estimator_is_rated_beside_those_that_are_done(
     assert ended.code == 0, ended.said
     rows = json.loads((run / "report.json").read_text())["rows"]
     assert {row["estimator"] for row in rows} == {"grace", "grace@base", "platt"}
+    ended = finish(run, 'report.estimators=["grace"]', "estimators.likelihood.with_end=false")
+    assert ended.code == 2 and "--redo score" in ended.said
     kept.write_text("")
     ended = finish(run, 'report.estimators=["grace"]')
     assert ended.code == 2

@@ -46,29 +46,6 @@ def test_a_study_resumes_by_its_name(study: Path) -> None:
     assert json.loads((study / "config.json").read_text())["study"]["seeds"] == 2
 
 
-def test_a_finished_study_does_nothing_again(study: Path) -> None:
-    before = trials.tree(study)
-    ended = trials.finish(resume_without_recipe, study)
-    assert (ended.code, ended.said) == (0, "")
-    assert trials.tree(study) == before
-
-
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
-        ("paper.gamma=0.5", "paper.gamma: 0.1 -> 0.5"),
-        ("paper.micro_batch_size=2", "paper.micro_batch_size: 0 -> 2"),
-    ],
-)
-def test_a_changed_setting_of_a_study_is_refused(change: str, difference: str, study: Path) -> None:
-    before = trials.tree(study)
-    ended = trials.finish(resume_without_recipe, study, change)
-    assert ended.code == 2
-    assert difference in ended.said
-    assert "--redo fit" in ended.said
-    assert trials.tree(study) == before
-
-
 def test_a_run_of_one_seed_does_not_become_a_study(reference: Any, tmp_path: Path) -> None:
     from grace.errors import RunError
     from grace.pipeline.study import resolve_study

@@ -227,23 +227,6 @@ def test_redo_refuses_estimators_that_cannot_be_fitted_here_before_it_removes_an
     assert {path: path.stat().st_mtime_ns for path in study.rglob("stages/*")} == before
 
 
-def test_an_estimator_can_be_added_without_answering_again(study: Path, tmp_path: Path):
-    run = Path(shutil.copytree(study / PEOPLE / "grace", tmp_path / "run"))
-    answers = run / "test" / "tuned" / "responses.jsonl"
-    before = answers.stat().st_ino
-    added = 'report.estimators=["grace", "likelihood"]'
-    report = run_study(run, resolve_study(run, None, [added]))
-    assert {row["estimator"] for row in report["rows"]} == {"grace", "grace@base", "likelihood"}
-    assert answers.stat().st_ino == before
-    changed = "estimators.likelihood.with_end=false"
-    with pytest.raises(RunError, match="--redo score"):
-        run_study(run, resolve_study(run, None, [added, changed]))
-    report = run_study(run, resolve_study(run, None, [added, changed]), redo="score")
-    assert {row["estimator"] for row in report["rows"]} == {"grace", "grace@base", "likelihood"}
-    assert answers.stat().st_ino == before
-    assert not (run / "test" / "confidences" / "platt.jsonl").exists()
-
-
 def test_a_run_that_is_named_twice_counts_once(study: Path, tmp_path: Path):
     inside = next(path.parent for path in (study / PLACES).glob("**/report.json"))
     once, twice = report_runs([study / PLACES], tmp_path), report_runs([study / PLACES, inside])
