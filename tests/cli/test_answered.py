@@ -54,6 +54,45 @@ def test_logprobs_of_labels_and_of_an_api(
     assert found.likelihood == (pytest.approx(math.exp(mean)) if logprobs else None)
 
 
+REPLY = {
+    "message": {"content": "Paris"},
+    "finish_reason": "length",
+    "logprobs": {"content": TOKENS},
+}
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        ({"status_code": 200, "body": {"choices": [REPLY]}}, "Paris"),  # a batch of OpenAI, or vLLM
+        ({"choices": [{"text": "Paris"}]}, "Paris"),
+        ({"content": [{"type": "thinking", "thinking": "?"}, {"type": "text", "text": "x"}]}, "x"),
+        ({"output": [{"summary": []}, {"content": [{"type": "output_text", "text": "x"}]}]}, "x"),
+        (["x"], "x"),
+        ({"choices": [{"text": "a"}, {"text": "b"}]}, None),
+        ({"answer": "x"}, None),
+    ],
+)
+def test_the_one_text_in_a_reply_of_an_api_is_the_answer(response: Any, text: str | None) -> None:
+    (found,) = read_answers([{"question": "?", "response": response}])
+    if text is None:
+        with pytest.raises(DataError, match="write it as a text"):
+            _ = found.response
+        return
+    assert found.response == text
+    assert found.is_cut is ("length" in str(response))
+
+
+def test_samples_of_lm_evaluation_harness_are_answers() -> None:
+    doc = {"question": "What is 2 + 3?", "answer": "So.\n#### 5"}
+    sample = {"doc_id": 0, "doc": doc, "target": "5", "resps": [["It is 5."]], "filter": "none"}
+    (found,) = read_answers([sample])
+    assert (found.asked, found.response) == ("What is 2 + 3?", "It is 5.")
+    (rated,) = read_answers([sample | {"resps": [[[-1.0, True]], [[-2.0, False]]]}])
+    with pytest.raises(DataError, match='"response" is missing'):
+        _ = rated.response
+
+
 @pytest.mark.parametrize("logprobs", [{"top": []}, [{"token": "a"}], ["a"], 3, [None, -1]])
 def test_other_logprobs_are_refused(logprobs: Any) -> None:
     with pytest.raises(DataError, match=r"own.jsonl:1: logprobs must be a list of numbers"):

@@ -75,9 +75,9 @@ def test_the_summary_says_what_was_read_how(tmp_path: Path, cli: Any) -> None:
         ({"answers": ["a"], "response": None}, (), "own.jsonl:1: response is null"),
         ({"answers": ["a"], "response": 3}, (), "own.jsonl:1: response is 3; write it as a text"),
         (
-            {"answers": ["a"], "response": {"body": {"choices": [{"message": {"content": "a"}}]}}},
+            {"answers": ["a"], "response": {"choices": [{"text": "a"}, {"text": "b"}]}},
             (),
-            "write the text in it: response.body.choices[0].message.content",
+            "write it as a text",
         ),
         ({"answers": ["a"], "response": ["a", "b"]}, (), "['a', 'b']; write it as a text"),
         ({"answers": ["a"], "response": "a"}, ("--grader", "number"), "which is no number"),

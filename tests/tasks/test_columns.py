@@ -24,6 +24,7 @@ from grace.pipeline.labelling import count_questions, digest_questions
 from grace.records import Question
 from grace.store.inputs import Row, hub_splits, read_rows
 from grace.tasks import load_task
+from grace.tasks.answered import read_answers
 from grace.tasks.rows import note
 from grace.tasks.values import parse, question_rows
 
@@ -577,12 +578,55 @@ def test_letters_are_yes_and_no_where_all_answers_are(
     assert {kind_of(question.answers) for question in found} == {kind}
 
 
-def test_a_column_that_a_question_may_need_is_named(
+@pytest.mark.parametrize(
+    ("about", "shown"),
+    [
+        ({"passage": "It is so."}, "It is so."),
+        ({"flores_passage": "这是。"}, "这是。"),
+        ({"contexts": ["It is so.", "It was."]}, "It is so.\nIt was."),
+        ({"context": {"contexts": ["It is so."], "labels": ["X"]}}, "It is so."),  # PubMedQA
+        ({"context": {"title": ["T"], "sentences": [["It is so."]]}}, "It is so."),  # HotpotQA
+        ({"context": [["T", ["It is so."]]]}, "T\nIt is so."),  # the same, as published
+        ({"paragraphs": [{"idx": 0, "paragraph_text": "It is so."}]}, "It is so."),  # MuSiQue
+        ({"context": "It is so.", "document": "report.pdf"}, "It is so."),
+        ({"context": "weather"}, ""),
+        ({"passage": None, "document": 7}, ""),
+    ],
+    ids=str,
+)
+def test_what_a_question_is_about_stands_above_it(
+    about: dict[str, Any], shown: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {**about, "question": "Is it?", "answer": "yes"}
+    (found,) = questions(write(tmp_path, "jsonl", [row]))
+    assert found.text == (f"{shown}\n\nIs it?" if shown else "Is it?")
+    assert ("question in question, below" in caplog.text) is bool(shown)
+    (answered,) = read_answers([row | {"response": "yes"}])
+    assert answered.asked == found.text
+    assert one(row | {"question": f"{shown} Is it?"}).text == f"{shown} Is it?".strip()
+
+
+def test_questions_about_one_passage_are_a_group_unless_one_is_named() -> None:
+    row = {"passage": "It is so.", "answer": "yes"}
+    first, second, other = (
+        one(row | more)
+        for more in (
+            {"question": "1?"},
+            {"question": "2?"},
+            {"question": "1?", "passage": "It was so."},
+        )
+    )
+    assert first.group == second.group != other.group
+    assert one(row | {"question": "1?", "group": "g"}).group == "g"
+
+
+def test_of_more_than_ten_choices_it_is_said_that_ten_are_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = write(tmp_path, "jsonl", [{"passage": "It is.", "question": "Is it?", "answer": "yes"}])
-    questions(file)
-    assert "ignored: passage (questions that need passage must contain it)" in caplog.text
+    row = {"question": "?", "correct_answer": "w", "incorrect_answers": [*"abcdefghijkl"]}
+    (found,) = questions(write(tmp_path, "jsonl", [row]))
+    assert len(found.choices) == 10 and "w" in found.choices
+    assert "of more than 10 choices the right one and nine are kept" in caplog.text
 
 
 WRONG: list[dict[str, Any]] = [
@@ -629,13 +673,13 @@ PUBLISHED: dict[str, tuple[Any, list[tuple[str, tuple[str, ...], tuple[str, ...]
                 {
                     "title": "T",
                     "paragraphs": [
-                        {"context": "c", "qas": [squad("0?"), squad("1?")]},
-                        {"context": "d", "qas": [squad("2?")]},
+                        {"context": "See c.", "qas": [squad("0?"), squad("1?")]},
+                        {"context": "See d.", "qas": [squad("2?")]},
                     ],
                 }
             ],
         },
-        [(f"{n}?", ("x",), ()) for n in range(3)],
+        [(f"See {of}.\n\n{n}?", ("x",), ()) for n, of in enumerate("ccd")],
     ),
     "TriviaQA": (
         {
@@ -791,6 +835,7 @@ HINTED: list[dict[str, Any]] = [
     {"inputs": "Q?", "targets": ["x"], "multiple_choice_targets": ["x", "y"]},
     {"input": [{"role": "user", "content": "Q?"}], "ideal": "x"},
     {"prompt": "Q?", "completion": "x"},
+    {"question": "Q?", "long_answer": "It is x, since y.", "final_decision": "x"},  # PubMedQA
 ]
 
 

@@ -36,6 +36,8 @@ QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
     *("questionstem", "questiontext", "messages"),
 )
+CONTEXT = ("context", "passage", "article", "premise", "paragraph", "story", "document")
+"""How the names of columns end, but for a plural, that may hold what a question is about."""
 ROWS = {*QUESTION, "response", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
 MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A", "N/A", "n/a")
@@ -90,6 +92,11 @@ def _json_or_python(text: str) -> Any:
 def plain(name: str) -> str:
     """Return the name of a column without case, separators, and what follows a comma or bracket."""
     return re.sub(r"[\s_-]", "", re.split(r"[,(\[]", name)[0] or name).lower()
+
+
+def is_about(name: str) -> bool:
+    """Return whether a column may hold what a question is about."""
+    return plain(name).removesuffix("s").endswith(CONTEXT)
 
 
 def is_hub(source: str | Path) -> bool:
@@ -244,7 +251,11 @@ def _inner_rows(value: Any) -> list[Any]:
     if isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):
         return [dict(zip(value["columns"], cells, strict=False)) for cells in value["data"]]
     if not _is_row(value):
-        return [row for part in value.values() for row in _inner_rows(part)]
+        about = {
+            name: text for name, text in value.items() if is_about(name) and isinstance(text, str)
+        }
+        rows = [row for part in value.values() for row in _inner_rows(part)]
+        return [about | row if isinstance(row, dict) else row for row in rows]
     columns = list(value.values())
     for kind in (dict, list):
         if all(isinstance(column, kind) for column in columns):

@@ -19,13 +19,15 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grace.config import DataSettings
 from grace.errors import DataError
 from grace.records import Message
 from grace.store import is_run, is_study
 from grace.store.inputs import Bad, Row, Untyped, read_rows, spelt
-from grace.tasks.columns import columns_to_read
+from grace.tasks.columns import columns_to_read, passage_in, within
 from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.draw import asked_key
+from grace.tasks.rows import note
 from grace.tasks.values import read_options
 
 PROMPTS = ("question", "prompt", "messages")
@@ -80,7 +82,10 @@ class Answered:
             return read_conversation(value, f"{self.where}: {key}")
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{self.where}: {key} is {value!r}; write a text that is not empty")
-        return value.strip() if key == "question" else [{"role": "user", "content": value}]
+        if key != "question":
+            return [{"role": "user", "content": value}]
+        passage, _ = passage_in(self.written)
+        return "\n\n".join([passage] * (passage not in value) + [value.strip()])
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -116,9 +121,7 @@ class Answered:
                 f"{self.where}: {name} is null or an empty cell; write a text, leave the row out, "
                 'or write "" in JSON Lines for an answer without text'
             )
-        within = _place_of_text(given)
-        remedy = f"write the text in it: response{within}" if within else "write it as a text"
-        raise DataError(f"{self.where}: response is {reprlib.repr(given)}; {remedy}")
+        raise DataError(f"{self.where}: response is {reprlib.repr(given)}; write it as a text")
 
     @property
     def shown(self) -> str:
@@ -277,15 +280,17 @@ def read_answers(
                     f"row {number} is {type(fields).__name__}; give each row as a dict, as in "
                     "df.to_dict('records') of a DataFrame, or name a file"
                 )
-            yield Answered(f"row {number}", _plain(fields))
+            yield Answered(f"row {number}", _unwrapped(_plain(fields)))
         return
     if is_run(Path(source)) or is_study(Path(source)):
         raise DataError(
             f"{source} is a run, whose answers are rated and measured: see `grace report {source}`"
         )
     choose = None if every else functools.partial(columns_to_read, known=FIELDS)
-    for row in read_rows(source, choose=choose, bad=bad):
-        yield Answered(*row)
+    for number, (where, fields) in enumerate(read_rows(source, choose=choose, bad=bad)):
+        yield (one := Answered(where, _unwrapped(fields)))
+        if not number and "asked" in vars(one) and (about := passage_in(one.written)[1]):
+            note(f"{source}: questions below {' and '.join(about)}")
 
 
 def _first(fields: Mapping[str, Any], *names: str) -> Any:
@@ -302,15 +307,28 @@ def _turns(value: Any) -> list[Any]:
     return read if whole else []
 
 
-def _place_of_text(value: Any) -> str:
-    """Return where in a reply of an API its text is, "" where that is not known."""
-    if isinstance(value, list) and value and (inner := _place_of_text(value[0])):
-        return f"[0]{inner}"
-    for key in ("body", "choices", "message", "output", "content", "text"):
-        if isinstance(value, dict) and value.get(key):
-            inner = "" if isinstance(value[key], str) else _place_of_text(value[key])
-            return f".{key}{inner}" if inner or isinstance(value[key], str) else ""
-    return ""
+def _unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose answer is in the reply of an API, or logged by lm-evaluation-harness."""
+    given = fields.get("response")
+    if given is None and isinstance(fields.get("doc"), dict) and "resps" in fields:
+        fields, given = within(fields, DataSettings()), fields["resps"]
+    if isinstance(given, str) or (text := _text_in(given)) is None:
+        return fields
+    about = given.get("body") or given if isinstance(given, dict) else {}
+    first = (about.get("choices") or [{}])[0]
+    known = {name: first[name] for name in ("finish_reason", "logprobs") if first.get(name)}
+    return known | fields | {"response": text}
+
+
+def _text_in(value: Any) -> str | None:
+    """Return the only text in a reply of an API, None for none or several."""
+    if isinstance(value, list):
+        texts = [text for text in map(_text_in, value) if text is not None]
+        return texts[0] if len(texts) == 1 else None
+    if isinstance(value, dict):
+        names = ("body", "choices", "message", "output", "content", "text")
+        return next((_text_in(value[name]) for name in names if value.get(name)), None)
+    return value if isinstance(value, str) else None
 
 
 def _grade(given: Any, what: str) -> bool | None:

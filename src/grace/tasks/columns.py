@@ -14,7 +14,7 @@ import difflib
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from grace.answers import LETTERS
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.inputs import QUESTION, Row, plain, spelt
+from grace.store.inputs import QUESTION, Row, is_about, plain, spelt
 from grace.tasks.rows import note
 
 ANSWERS = (
@@ -38,8 +38,9 @@ TRUTH = (  # if there is one, `answer` may be what a model said
     *("correctanswer", "expected", "expectedanswer", "expectedoutput"),
 )
 ALIASES = ("aliases", "answeraliases")  # more accepted texts
-CONTEXT = ("context", "contexts", "passage", "article", "premise", "paragraph", "story", "document")
-MEANT = re.compile(r"answer|correct|target|gold|solution|truth|reference|ideal|expected")
+MEANT = re.compile(
+    r"answer|correct|target|gold|solution|truth|reference|ideal|expected|decision|verdict"
+)
 CHOICES = ("choices", "options", "endings", "candidates", "alternatives", "answerchoices")
 FAMILIES = ("", "option", "opt", "op", "choice", "alternative", "candidate", "ending", "mcanswer")
 ANSWER_FAMILIES = ("answer", "ans", "sol")  # options only if the answer points at one
@@ -51,6 +52,7 @@ LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,9}(?:\.0+)?")
 _FLATTENED = re.compile(r"([^.]+)\.(\w+)")
 _TOLD = re.compile(r"\w*(?<!in)(?<!not)correct")  # whether an option is right, not whether wrong
+_TOLD_IN = re.compile(r".*(?:context|passage|paragraph|sentence|text|content)s?")
 _FLAGGED = re.compile(r"mc\d*targets")  # options of TruthfulQA, each with 1 if it is right, else 0
 
 
@@ -102,7 +104,28 @@ def columns_to_read(names: Sequence[str], known: Collection[str]) -> list[str]:
         or WRONG.fullmatch(plain(name))
         or _FLAGGED.fullmatch(plain(name))
         or _is_flattened(name)
+        or is_about(name)
     ]
+
+
+def passage_in(fields: dict[str, Any], columns: Columns | None = None) -> tuple[str, list[str]]:
+    """Return the text that a question is about, "" for none, and the columns that hold it."""
+    used = () if columns is None else (columns.question, columns.answers, *columns.choices)
+    found = {name: _prose(fields[name]) for name in fields if is_about(name) and name not in used}
+    texts = {name: text for name, text in found.items() if re.search(r"\s|[^\x00-\x7f]", text)}
+    return "\n\n".join(texts.values()), [*texts]
+
+
+def _prose(value: Any) -> str:
+    """Return the texts in a value, one below the other, also in the shapes of HotpotQA."""
+    with contextlib.suppress(ValueError):
+        value = spelt(value)
+    if isinstance(value, dict):
+        texts = (part for name, part in value.items() if _TOLD_IN.fullmatch(plain(str(name))))
+        value = next(texts, None)
+    if isinstance(value, list):
+        return "\n".join(filter(None, map(_prose, value)))
+    return value.strip() if isinstance(value, str) else ""
 
 
 def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSettings) -> None:
@@ -110,21 +133,20 @@ def log_columns(source: str | Path, table: Sequence[str], row: Row, data: DataSe
     fields, columns = row_columns(row, data)
     answers = columns.answers or _pick(ANSWERS, list(fields), data.answer_field, "", row.where)
     read = [columns.question, *filter(None, [answers]), *columns.choices]
-    names = table or _filled(fields)
+    names, about = table or _filled(fields), passage_in(fields, columns)[1]
     ignored = [
         name
         for name in names
-        if name and name not in read and name not in OURS and plain(name) not in ALIASES
+        if name and name not in (*read, *about, *OURS) and plain(name) not in ALIASES
     ]
-    if ignored or not set(read) <= set(OURS):
-        parts = [f"question in {columns.question}"]
+    if ignored or about or not set(read) <= set(OURS):
+        below = f", below {' and '.join(about)}" if about else ""
+        parts = [f"question in {columns.question}{below}"]
         parts += [f"answers in {answers}"] if answers else []
         kind = "wrong choices" if columns.wrong else "choices"
         parts += [f"{kind} in {', '.join(columns.choices)}"] if columns.choices else []
         rest = f"; ignored: {', '.join(ignored)}" if ignored else ""
-        unseen = " and ".join(name for name in ignored if plain(name).endswith(CONTEXT))
-        remedy = f" (questions that need {unseen} must contain it)" if unseen else ""
-        note(f"{source}: {', '.join(parts)}{rest}{remedy}")
+        note(f"{source}: {', '.join(parts)}{rest}")
 
 
 def _find(fields: dict[str, Any], data: DataSettings, where: str) -> Columns:
@@ -137,7 +159,7 @@ def _find(fields: dict[str, Any], data: DataSettings, where: str) -> Columns:
     names = _filled(fields)
     question = _pick(QUESTION, names, data.question_field, "question", where)
     if not question:
-        raise missing("question", "question", list(fields), data, where)
+        raise missing("question", "question", fields, data, where)
     answered = [name for name in names if not is_empty(fields[name])]
     answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
     found = Columns(question, answers, *_option_columns(fields, names, answers, where))
@@ -163,7 +185,7 @@ def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
 
     Options that say which is right become the right answer and wrong ones.
     """
-    fields = _within(row.fields, data)
+    fields = within(row.fields, data)
     parts = {name: name.split(".", 1) for name in fields if _is_flattened(name)}
     if parts:
         fields = {name: value for name, value in fields.items() if name not in parts} | {
@@ -196,7 +218,7 @@ def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
     return fields
 
 
-def _within(fields: dict[str, Any], data: DataSettings) -> dict[str, Any]:
+def within(fields: dict[str, Any], data: DataSettings) -> dict[str, Any]:
     """Return a row with the fields of the object that holds the question, if only that does.
 
     lm-evaluation-harness keeps it as `doc`, beside a `target` of its own.
@@ -387,7 +409,7 @@ def _check_header(names: Sequence[str], data: DataSettings, where: str) -> None:
 def missing(
     what: str,
     kind: str,
-    every: Sequence[str],
+    every: Mapping[str, Any],
     data: DataSettings,
     where: str,
     is_one: Callable[[str], bool] = bool,
@@ -417,7 +439,8 @@ def missing(
         if (kind == "answer" and MEANT.search(plain(name)))
         or difflib.get_close_matches(plain(name), usual, n=1, cutoff=0.8)
     ]
-    near.sort(key=lambda name: name.strip().endswith("s"))  # many in one text cannot be told apart
+    # many in one text cannot be told apart, and what is long is an explanation
+    near.sort(key=lambda name: (name.strip().endswith("s"), len(str(every[name]))))
     meant = near[0] if near else others[0] if len(others) == 1 else "NAME"
     return DataError(
         f'{where}: "{what}" is missing among the fields {", ".join(every)}; name the field with '

@@ -33,6 +33,7 @@ from grace.tasks.columns import (
     key_among,
     log_columns,
     missing,
+    passage_in,
     refuse_number_without_choices,
     refuse_unread_choices,
     row_columns,
@@ -106,13 +107,16 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         )
     if not choices and not messages and (listed := _listed(text, answer)):
         text, choices = listed
+    passage, _ = passage_in(fields, columns)
+    if passage and not messages and passage not in text:
+        text = f"{passage}\n\n{text}"
     answers: tuple[str, ...] = ()
     if choices and (whole_number(answer) or 0) < 0:
         answer = None  # as the Hub's data sets mark a hidden answer
     if answer is None and graded:
         what = "answer" if choices else "answers"
         is_one = functools.partial(_is_answer, row, data)
-        raise missing(what, "answer", list(fields), data, where, is_one)
+        raise missing(what, "answer", fields, data, where, is_one)
     if answer is not None and choices:
         answers = (_right_letter(answer, choices, labels, columns, row),)
     elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
@@ -133,6 +137,8 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     )
     if messages and not group:
         group = content_id("asked", *asked_key(messages))
+    elif passage and not group:
+        group = content_id("about", passage)
     return Question(name, "jsonl", text, answers, choices, group, source, messages)
 
 
@@ -263,7 +269,11 @@ def _choices(
         value = [fields[name] for name in columns.choices if not is_empty(fields[name])]
         value = spelt_in(value[0], what) if len(columns.choices) == 1 and value else value
         right = _texts(_unfolded(fields, columns.answers, where), f'{where}: "{columns.answers}"')
-        choices = (*right[:1], *_texts(value, what)[: len(LETTERS) - 1])  # a few have more
+        choices = (*right[:1], *_texts(value, what))
+        if len(choices) > len(LETTERS):
+            file = re.sub(r"(?::| row )\d+\Z", "", where)
+            note(f"{file}: of more than {len(LETTERS)} choices the right one and nine are kept")
+            choices = choices[: len(LETTERS)]
         # in an order that says nothing about which is right
         return tuple(sorted(dict.fromkeys(choices), key=_mixed)), ()
     if len(columns.choices) > 1:
