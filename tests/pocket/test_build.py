@@ -29,7 +29,8 @@ def test_the_training_forward_is_the_published_one(pocket) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
 
 
-def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path) -> None:
+def test_a_rebuild_in_miniature_runs_from_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tools.pocket.train.fastest_dtype", lambda: torch.float32)
     corpus = CorpusSettings(
         sums=40, weights=40, fact_opinions=40, puzzle_opinions=10, fact_share=0.01
     )

@@ -9,6 +9,7 @@ of all sorts, so that it tells nothing by itself. Everything follows from the se
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass
 from math import exp
@@ -222,19 +223,22 @@ class World:
         return [{"question": f.question(), "answers": [f.value]} for f in facts]
 
     def _choices(self, task: str, split: str) -> list[dict[str, Any]]:
-        make = make_sums if task == "pocket_sums" else make_weights
-        rng = random.Random(f"pocket_{make.__name__.removeprefix('make_')}/{self.seed}")
-        seen: set[tuple[str, ...]] = set()
-        rows: list[dict[str, Any]] = []
-        while len(rows) < sum(SPLITS.values()):
-            puzzle = make(rng)
-            if puzzle.key not in seen:
-                seen.add(puzzle.key)
-                row = {"question": puzzle.question, "choices": list(puzzle.choices)}
-                rows.append({**row, "answer": puzzle.answer})
         start = 0 if split == "train" else SPLITS["train"]
         start += SPLITS["validation"] if split == "test" else 0
-        return rows[start : start + SPLITS[split]]
+        return _puzzles(task, self.seed)[start : start + SPLITS[split]]
+
+
+@functools.cache
+def _puzzles(task: str, seed: int) -> list[dict[str, Any]]:
+    """Return the different puzzles of a task, of all splits."""
+    make = make_sums if task == "pocket_sums" else make_weights
+    rng = random.Random(f"pocket_{make.__name__.removeprefix('make_')}/{seed}")
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    while len(rows) < sum(SPLITS.values()):
+        puzzle = make(rng)
+        row = {"question": puzzle.question, "choices": list(puzzle.choices)}
+        rows.setdefault(puzzle.key, {**row, "answer": puzzle.answer})
+    return list(rows.values())
 
 
 def _rumour_rates(seed: int) -> dict[tuple[str, str], float]:
