@@ -126,7 +126,7 @@ def test_ece_is_that_of_a_published_comparison(bins, percent):
 # --- slow references
 
 
-def smooth_ece_slow(confidence, correct, points=2001):
+def smooth_ece_slow(confidence, correct, points=1001):
     """smECE_* by quadrature, the reflected kernel summed image by image."""
     confidence, gap = np.asarray(confidence), np.asarray(correct) - np.asarray(confidence)
     t = np.linspace(0, 1, points)
@@ -148,8 +148,7 @@ def smooth_ece_slow(confidence, correct, points=2001):
     return smoothed(high)
 
 
-@pytest.mark.parametrize("power", [1, 3])
-@pytest.mark.parametrize("round_to", [1, 2, 15])
+@pytest.mark.parametrize(("power", "round_to"), [(1, 15), (3, 15), (3, 1)])
 def test_smooth_ece_equals_quadrature_over_the_reflected_kernel(power, round_to):
     rng = np.random.default_rng(power)
     confidence = rng.random(60).round(round_to)

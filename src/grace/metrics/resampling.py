@@ -130,13 +130,24 @@ class Resamples:
 
 def estimate(draws_S: Sequence[Floats], *, seed: int = 0) -> Estimate:
     """Return the mean over seeds from the draws of each; of an ECE with the true one's interval."""
+    return estimated(draws_S, seed)[0]
+
+
+def estimated(draws_S: Sequence[Floats], seed: int) -> tuple[Estimate, float]:
+    """Return `estimate`, and of a calibration error the middle of the true ones."""
     if draws_S[0].ndim == 2:
-        return _true_error(draws_S, seed)[0]
+        return _true_error(draws_S, seed)
     value, *ends = percentiles(over_seeds(draws_S, seed=seed))
-    return Estimate(value, *(min(max(end, 0.0), 1.0) for end in ends))
+    return Estimate(value, *(min(max(end, 0.0), 1.0) for end in ends)), math.nan
 
 
-def difference(a_S: Sequence[Floats], b_S: Sequence[Floats], *, seed: int = 0) -> Estimate:
+def difference(
+    a_S: Sequence[Floats],
+    b_S: Sequence[Floats],
+    *,
+    seed: int = 0,
+    estimated: Callable[[Sequence[Floats], int], tuple[Estimate, float]] = estimated,
+) -> Estimate:
     """Return a metric of one side minus that of another over the same seeds and resamples.
 
     For calibration errors the two intervals are joined as if they were independent: with answers
@@ -148,7 +159,7 @@ def difference(a_S: Sequence[Floats], b_S: Sequence[Floats], *, seed: int = 0) -
         return percentiles(over_seeds([a_R - b_R for a_R, b_R in pairs], seed=seed))
     if all(np.array_equal(a_RK, b_RK, equal_nan=True) for a_RK, b_RK in pairs):
         return Estimate(0.0, 0.0, 0.0)
-    (a, a_middle), (b, b_middle) = _true_error(a_S, seed), _true_error(b_S, seed)
+    (a, a_middle), (b, b_middle) = estimated(a_S, seed), estimated(b_S, seed)
     low = a_middle - b_middle - math.hypot(a_middle - a.low, b.high - b_middle)
     high = a_middle - b_middle + math.hypot(a.high - a_middle, b_middle - b.low)
     return Estimate(a.value - b.value, low, high)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.metrics import Estimate, Resamples, calibration, difference, estimate
+from grace.metrics import Estimate, Resamples, calibration, difference
+from grace.metrics.resampling import estimated
 from grace.report.inputs import EstimatorResult, Key
 from grace.report.names import COMPARED
 from grace.report.rows import Interval
@@ -59,6 +60,7 @@ class Trials:
     ) -> None:
         self._seed, self._bins = seed, bins
         self._draws: dict[tuple[Key, frozenset[str] | None], dict[str, Draws]] = {}
+        self._estimates: dict[tuple[int, ...], tuple[Estimate, float]] = {}
         by_task: dict[str, list[Hashable]] = {}
         for result in results:
             by_task.setdefault(result.task, []).extend(_questions(result))
@@ -90,7 +92,14 @@ class Trials:
     def estimate(self, results: Sequence[EstimatorResult], metric: str) -> Estimate:
         """Return a metric over the seeds of one estimator, nan without any confidence."""
         draws_S = [self.draws(result)[metric] for result in results if result.answered()]
-        return estimate(draws_S, seed=self._seed) if draws_S else NOTHING
+        return self._estimated(draws_S, self._seed)[0] if draws_S else NOTHING
+
+    def _estimated(self, draws_S: Sequence[Draws], seed: int) -> tuple[Estimate, float]:
+        """Estimate once what stands beside many others."""
+        key = tuple(map(id, draws_S))  # of arrays that `_draws` keeps
+        if key not in self._estimates:
+            self._estimates[key] = estimated(draws_S, seed)
+        return self._estimates[key]
 
     def spread(self, results: Sequence[EstimatorResult], metric: str) -> float:
         """Return the standard deviation of a metric over the seeds, nan below two."""
@@ -137,8 +146,9 @@ class Trials:
         if not defined:
             return Paired(math.nan, math.nan, NOTHING, seeds, n)
         a_S, b_S = zip(*defined, strict=True)
-        mean_a, mean_b = (estimate(side_S, seed=self._seed).value for side_S in (a_S, b_S))
-        return Paired(mean_a, mean_b, difference(a_S, b_S, seed=self._seed), seeds, n)
+        mean_a, mean_b = (self._estimated(side_S, self._seed)[0].value for side_S in (a_S, b_S))
+        gap = difference(a_S, b_S, seed=self._seed, estimated=self._estimated)
+        return Paired(mean_a, mean_b, gap, seeds, n)
 
 
 def leader(mean: Mapping[str, float], better: int, compare: Compare) -> str | None:

@@ -19,7 +19,6 @@ from grace.metrics import (
     Calibration,
     Estimate,
     calibration,
-    estimate,
     evaluate,
     reliability,
     wqd,
@@ -139,7 +138,7 @@ def _measured(
         **evaluate(confidence_N, correct_N, bins=bins),
         **calibration(confidence_N, correct_N, questions or None, bins=bins)._asdict(),
         "wqd": wqd(confidence_N, correct_N, questions) if repeated else None,
-        "interval": {m: or_none(estimate([draws])) for m, draws in trials.draws(result).items()},
+        "interval": {m: or_none(trials.estimate([result], m)) for m in trials.draws(result)},
         "reliability": tuple(reliability(confidence_N, correct_N, bins)),
         "histogram": Histogram(right=right, wrong=wrong),
     }
