@@ -18,6 +18,15 @@ def write_pid_and_stay(file: Path) -> None:
     time.sleep(600)
 
 
+def fail_beside(file: Path) -> None:
+    """Fail once the other process is at work, which stays until killed."""
+    if file.name != "fails":
+        write_pid_and_stay(file)
+    while not ((other := file.parent / "stays").exists() and other.read_text()):
+        time.sleep(0.01)
+    raise ValueError("no answer fits")
+
+
 def end(file: Path) -> None:
     """End this process at once, as a lack of memory may."""
     os._exit(1)

@@ -341,7 +341,7 @@ def test_no_more_workers_load_the_model_than_there_are_shards_to_make(
     settings, asked = trials.settings(run, ONE), []
     label(questions, tmp_path / "out", settings)
     shard_path(tmp_path / "out", 1).unlink()
-    monkeypatch.setattr(labelling, "side_by_side", lambda *given: asked.append(given[1:]))
+    monkeypatch.setattr(labelling, "side_by_side", lambda *given, as_one: asked.append(given[1:]))
     assert label(questions, tmp_path / "out", settings, workers=4).left == 1
     assert asked == [([(0, "")], ["worker 0"], 1)]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from parallel_work import end, write_threads
+from parallel_work import end, fail_beside, write_threads
 
 from grace.errors import RunError
 from grace.pipeline import processes
@@ -36,6 +36,13 @@ def alive(pid: int) -> bool:
         return False
 
 
+def await_end(pids: list[int]) -> None:
+    until = time.monotonic() + 30
+    while any(map(alive, pids)):
+        assert time.monotonic() < until, "orphans go on"
+        time.sleep(0.05)
+
+
 def test_no_core_is_kept_for_a_process_that_there_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +57,13 @@ def test_no_core_is_kept_for_a_process_that_there_is_not(
 def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="a process was killed"):
         side_by_side(end, [tmp_path / "a", tmp_path / "b"], ["a", "b"], jobs=2)
+
+
+def test_a_failure_in_one_part_of_a_work_ends_the_others(tmp_path: Path) -> None:
+    parts = [tmp_path / "stays", tmp_path / "fails"]
+    with pytest.raises(ValueError, match="no answer fits"):
+        side_by_side(fail_beside, parts, ["a", "b"], jobs=2, as_one=True)
+    await_end([int((tmp_path / "stays").read_text())])
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
@@ -76,7 +90,4 @@ def test_the_workers_of_a_parent_that_is_stopped_end(sign: int, tmp_path: Path) 
     assert all(map(alive, pids))
     parent.send_signal(sign)
     parent.wait(60)
-    until = time.monotonic() + 30
-    while any(map(alive, pids)):
-        assert time.monotonic() < until, "orphans go on"
-        time.sleep(0.05)
+    await_end(pids)

@@ -155,6 +155,16 @@ def test_the_console_table_with_every_cost_fits_eighty_columns(report):
     assert "…" not in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_console_explains_the_costs_that_it_shows_and_no_other(report, width):
+    out = io.StringIO()
+    Console(file=out, width=width).print(render_table(report))
+    text = " ".join(out.getvalue().split())
+    for short in ("params", "needs", "s/ans", "+tok", "+req"):
+        assert (f"{short}: " in text) == (f" {short} " in text), short
+    assert ("Costs that do not fit here are in report.md." in text) == (width == 60)
+
+
 def test_the_console_shows_the_intervals_that_its_legend_explains(report):
     row = dataclasses.replace(report.rows[0], ece=0.027, interval={"ece": (0.0, 0.027)})
     entry = next(e for e in report.summaries if e.estimator == row.estimator)

@@ -94,6 +94,16 @@ def test_a_body_that_does_not_arrive_is_refused(
         assert client.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_client_without_a_key_does_not_hold_a_connection(
+    live: Live, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "REFUSED_S", 0.3)
+    with running(live.model, finished / "run", api_key="yes") as server:
+        with begun(server.url, 100, b"{") as client:
+            assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+        assert post(server.url, {})[0] == 401
+
+
 @pytest.mark.parametrize("kind", ["live", "proxy"])
 def test_a_text_that_cannot_fit_is_refused_before_most_of_it_is_read(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -111,7 +111,7 @@ def label(questions: str | Path, out: Path, how: Labelling, *, workers: int = 1)
         work = functools.partial(_work, located(questions), out.absolute(), how, record, total)
         shares = _gpus_of(workers) if model.device == "auto" else [""] * workers
         names = [f"worker {number}" for number in range(workers)]
-        side_by_side(work, list(enumerate(shares)), names, workers)
+        side_by_side(work, list(enumerate(shares)), names, workers, as_one=True)
     made = len(files := shards_in(out))
     return Labelled(total, shards=made, made=made - before, left=shards - made, **_count(files))
 

@@ -11,8 +11,8 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TypeVar
@@ -28,9 +28,17 @@ STAGE = "fit"
 
 
 def side_by_side(
-    work: Callable[[Chain], None], chains: Sequence[Chain], names: Sequence[str], jobs: int
+    work: Callable[[Chain], None],
+    chains: Sequence[Chain],
+    names: Sequence[str],
+    jobs: int,
+    *,
+    as_one: bool = False,
 ) -> None:
-    """Do the work on every chain, `jobs` at a time; after a failure no further chain is started."""
+    """Do the work on every chain, `jobs` at a time; after a failure no further chain is started.
+
+    `as_one`: the chains are parts of one work, so a failure also ends those that are under way.
+    """
     jobs = min(jobs, len(chains))
     if jobs == 1:
         for chain in chains:
@@ -38,6 +46,7 @@ def side_by_side(
         return
     context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
     with (
+        _memory_named(),
         _threads(max(1, cores() // jobs)),
         ProcessPoolExecutor(jobs, context, _end_with_parent) as pool,
     ):
@@ -46,24 +55,35 @@ def side_by_side(
             for chain, name in zip(chains, names, strict=True)
         ]
         try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        except BaseException:  # asked to stop: what is under way resumes, too
+            done, left = wait(futures, return_when=FIRST_EXCEPTION)
+            if as_one:
+                _raise_first(done)
+        except BaseException:  # asked to stop, or of no use: what is under way resumes, too
             for child in multiprocessing.active_children():
                 if child not in others:
                     child.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-        for future in futures:
-            if future not in done:
-                future.cancel()
-        try:
-            for future in done:
-                future.result()
-        except BrokenProcessPool:
-            raise RunError(
-                "a process was killed, as the system does where memory runs out; repeat the "
-                "command with fewer processes at a time: it resumes"
-            ) from None
+        for future in left:
+            future.cancel()
+        _raise_first(done)
+
+
+def _raise_first(done: Iterable[Future[None]]) -> None:
+    for future in done:
+        future.result()
+
+
+@contextlib.contextmanager
+def _memory_named() -> Iterator[None]:
+    """Name what may have killed a process, in place of the error of a pool that lacks it."""
+    try:
+        yield
+    except BrokenProcessPool:
+        raise RunError(
+            "a process was killed, as the system does where memory runs out; repeat the command "
+            "with fewer processes at a time: it resumes"
+        ) from None
 
 
 def cores() -> int:

@@ -41,15 +41,13 @@ def render_table(report: Report, *, written: bool = True) -> RenderableType:
     costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
     tables = [_Fitted(_with_fewer_costs(group, costs)) for group in groups(report)]
     legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
-    meanings = "; ".join(f"{c.short}: {c.meaning}" for c in costs)
     place = "report.md" if written else "the report that --out writes"
-    legend += [f"{meanings}. Costs that do not fit here are in {place}."] if meanings else []
     below = notes(report)
     if written and len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
-    last = [Text(line, style="dim") for line in (*legend, *below)]
-    return Together(*first, *tables, *last)
+    read, last = ([Text(line, style="dim") for line in lines] for lines in (legend, below))
+    return Together(*first, *tables, *read, _Meanings(tables, costs, place), *last)
 
 
 def console_table(table: Table) -> RenderableType:
@@ -66,6 +64,10 @@ class _Fitted(NamedTuple):
     versions: Sequence[Table]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _rich_table(self.fitting(console, options))
+
+    def fitting(self, console: Console, options: ConsoleOptions) -> Table:
+        """Return the version that is shown."""
         from rich.measure import Measurement
 
         unlimited = options.update(width=1000)
@@ -73,7 +75,7 @@ class _Fitted(NamedTuple):
             shown = _rich_table(table)
             if Measurement.get(console, unlimited, shown).maximum <= options.max_width:
                 break
-        yield shown
+        return table
 
     def _attempts(self) -> Iterator[Table]:
         """Yield each version with ever narrower names, in more than two lines only in the last."""
@@ -85,6 +87,23 @@ class _Fitted(NamedTuple):
                 if table is not self.versions[-1] and max(map(len, broken.values())) > NAME_LINES:
                     break
                 yield _with_names(table, {name: "\n".join(broken[name]) for name in names})
+
+
+class _Meanings(NamedTuple):
+    """What the costs mean that the tables show on a console."""
+
+    tables: Sequence[_Fitted]
+    costs: Sequence[Column]
+    place: str  # of the other costs
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        heads = {head for one in self.tables for head in one.fitting(console, options).heads}
+        shown = [f"{c.short}: {c.meaning}" for c in self.costs if c.short in heads]
+        others = f"Costs that do not fit here are in {self.place}." * (len(shown) < len(self.costs))
+        if text := " ".join(filter(None, ("; ".join(shown) + "." * bool(shown), others))):
+            yield Text(text, style="dim")
 
 
 def _lines(name: str, width: int) -> list[str]:

@@ -27,6 +27,7 @@ VALID_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)  # the client may choose an i
 PROTECTED = "/v1/"
 MAX_BODY = 2**20  # bytes of one body
 BODY_S = 30  # for a body to arrive
+REFUSED_S = 1.0  # for one that is refused whatever it is
 
 
 class Guard:
@@ -77,13 +78,16 @@ class Guard:
             self._counters.seconds.labels(path).observe(time.monotonic() - start)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, body = Headers(scope=scope), b""
+        headers, body, seconds = Headers(scope=scope), b"", REFUSED_S
         try:
-            if scope["method"] == "POST":  # to its end: a refusal must reach who is still sending
-                body = await self._read(receive)
-            self._check_host(headers.get("host", ""))
-            if scope["path"].startswith(PROTECTED):
-                self._check_key(headers.get("authorization", ""))
+            try:
+                self._check_host(headers.get("host", ""))
+                if scope["path"].startswith(PROTECTED):
+                    self._check_key(headers.get("authorization", ""))
+                seconds = min(BODY_S, self._settings.timeout_s)
+            finally:
+                if scope["method"] == "POST":  # a refusal must reach who is still sending
+                    body = await self._read(receive, seconds)
             if scope["method"] == "POST":
                 _check_body(body, headers.get("content-type", ""))
         except ApiError as error:
@@ -117,11 +121,11 @@ class Guard:
                 401, "no valid API key; send `Authorization: Bearer KEY`", code="invalid_api_key"
             )
 
-    async def _read(self, receive: Receive) -> bytes:
+    async def _read(self, receive: Receive, seconds: float) -> bytes:
         """Read a body to its end; of one that is too large, keep no more than tells that."""
         body, more = bytearray(), True
         try:
-            async with asyncio.timeout(min(BODY_S, self._settings.timeout_s)):
+            async with asyncio.timeout(seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":

@@ -82,7 +82,7 @@ def threshold(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN",
+            metavar="RUN|FILE",
             help="Directory of the run, or graded answers with a confidence, as `grace measure` "
             "takes them.",
         ),
