@@ -23,7 +23,7 @@ from grace.report.rows import Pooled, PooledConfidence
 from grace.scaling import OWN, Pool, pair_wins
 from grace.store import Split
 
-UNIT = 16  # questions whose samples are rated together
+UNIT = 64  # questions whose samples are rated together
 METRICS = ("accuracy", "ece", "brier", "auroc")
 
 
