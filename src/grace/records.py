@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar, cast, get_type_hints
 
@@ -87,7 +87,7 @@ class Response:
     logprobs: tuple[float, ...]
     end_logprob: float | None
     confidence: float | None
-    trace: tuple[float, ...] = ()
+    trace: tuple[float, ...] | Sequence[float] = ()
     familiar: float | None = field(default=None, metadata={"stored": False})
     fields: Mapping[str, FieldValue] = field(
         default_factory=dict, hash=False, metadata={"stored": False}

@@ -23,7 +23,7 @@ from grace.errors import ModelError
 from grace.evidence import (
     Evidence,
     Reading,
-    along,
+    StepConfidences,
     confidence,
     distance_in,
     features,
@@ -400,18 +400,21 @@ def to_response(results: Sequence[StepResult], reader: Reader, tokenizer: Any) -
     written = results[: len(results) - ended]
     logprobs, ends = [one.logprob for one in written], [one.end for one in results]
     readings = [one.readings for one in results]
-    trace = along(readings, logprobs, ends, reader.evidence) if reads else []
+    trace = StepConfidences(readings, logprobs, ends, reader.evidence) if reads else ()
     tokens = tuple(one.token for one in written)
     text = tokenizer.decode(list(tokens), skip_special_tokens=True)
-    rated = ended and reads and text.strip()
+    c = None
+    if ended and reads and text.strip():
+        read = readings[:1] if reader.at_prompt else readings
+        c = confidence(read, logprobs, ends[-1], reader.evidence)
     return Response(
         text=text,
         token_ids=tokens,
         finish_reason="stop" if ended else "length",
         logprobs=tuple(logprobs),
         end_logprob=results[-1].logprob if ended else None,
-        confidence=trace[0 if reader.at_prompt else -1] if rated else None,
-        trace=tuple(trace),
+        confidence=c,
+        trace=trace,
         familiar=reader.familiar(readings),
         fields=rate_fields(tokenizer, tokens, logprobs, readings, reader.evidence),
     )

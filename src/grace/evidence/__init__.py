@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -253,6 +254,32 @@ def along(
         else:
             trace.append(running.at_end())
     return trace
+
+
+@dataclass(frozen=True, eq=False)
+class StepConfidences(Sequence[float]):
+    """What `along` returns, computed when it is first read: of most responses only c counts."""
+
+    readings: Sequence[Reading]
+    logprobs: Sequence[float]
+    ends: Sequence[float]
+    evidence: Evidence | None
+
+    @cached_property
+    def _values(self) -> tuple[float, ...]:
+        return tuple(along(self.readings, self.logprobs, self.ends, self.evidence))
+
+    def __len__(self) -> int:
+        return len(self.readings)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._values[place]
+
+    def __eq__(self, other: object) -> bool:
+        return self._values == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._values)
 
 
 def confidence(

@@ -410,7 +410,7 @@ class Model:
             answer=self.task.answer(generation.text, choices),
             finish_reason=generation.finish_reason,
             tokens=len(generation.token_ids),
-            trace=generation.trace,
+            trace=tuple(generation.trace),
             threshold=rule.tau,
             promise=rule.promised(generation.familiar),
             abstains=rule.abstains(generation.confidence),
