@@ -17,6 +17,7 @@ import pytest
 
 import grace
 import tiny_run
+from grace.answers import kind_of
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
 from grace.tasks.answered import Answered
@@ -202,12 +203,7 @@ def test_a_question_that_is_answered_twice_makes_no_interval_narrower(
     assert same > 0.85 * wide
 
 
-@pytest.mark.parametrize(
-    ("last", "kind"), [("Guess: 1e3", "number"), ("about 1,000 of them", "open")]
-)
-def test_answers_are_numbers_if_all_right_ones_are(
-    last: str, kind: str, model: Path, tmp_path: Path, cli: Any
-) -> None:
+def test_answers_are_numbers_if_all_right_ones_are(model: Path, tmp_path: Path, cli: Any) -> None:
     rows = [
         {
             "question": f"How much is {n} and {n}?",
@@ -216,14 +212,14 @@ def test_answers_are_numbers_if_all_right_ones_are(
         }
         for n in range(500, 529)
     ]
-    rows.append({"question": "How much is 500 and 500?", "response": last, "correct": True})
+    rows.append({"question": "How much is 500 and 500?", "response": "Guess: 1e3", "correct": True})
     file, out = tiny_run.write_lines(tmp_path / "sums.jsonl", rows), tmp_path / "out"
     result = cli("fit", model, file, out, *SHORT)
     assert result.code == 0, result.err
-    assert read_card(out)["kind"] == kind
-    assert (kind == "number") == ("every right answer is a number" in result.err)
+    assert read_card(out)["kind"] == "number" and "every right answer is a number" in result.err
     read = grace.load(out).task.answer
-    assert (read("about 1,200 of them") == read("1200.0")) == (kind == "number")
+    assert read("about 1,200 of them") == read("1200.0")
+    assert kind_of([*(row["response"] for row in rows if row["correct"]), "it is late"]) == "open"
 
 
 def test_with_trace_the_confidence_is_shown_along_an_answer_and_at_its_end_it_is_the_same(
@@ -308,7 +304,7 @@ def test_a_question_that_is_asked_again_with_a_trivial_change_is_in_the_same_fol
 def test_several_sources_give_a_confidence_that_knows_strangers(
     model: Path, tmp_path: Path, cli: Any
 ) -> None:
-    first, second = graded(tmp_path / "a.jsonl", 40), tmp_path / "b.jsonl"
+    first, second = graded(tmp_path / "a.jsonl", 24), tmp_path / "b.jsonl"
     rows = [json.loads(line) for line in first.read_text().splitlines()]
     others = [row | {"question": f"Is {row['question'][8:-1]} less?"} for row in rows]
     tiny_run.write_lines(second, others)

@@ -131,9 +131,9 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize("every", [0, 1, 3])
 @pytest.mark.parametrize(
-    "read_at, evidence", [("predict", EVIDENCE), ("feed", None), ("prompt", None)]
+    "read_at, evidence, every",
+    [("predict", EVIDENCE, 0), ("predict", EVIDENCE, 3), ("feed", None, 1), ("prompt", None, 3)],
 )
 def test_requests_that_join_others_at_any_step_get_what_they_get_alone(
     read_at: str, evidence: Any, every: int
