@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,9 @@ def main() -> None:
     engine = context.engines.base
     layers = sorted({min(candidates(engine.model)), *(given.layers or candidates(engine.model))})
     readout = fit_rows(context, layers, read, FitData(logprobs, labels, groups))
+    # it is for other questions, after other examples, which no fit to one source alone is for
+    known = replace(readout.evidence.familiar, own=())
+    evidence, (block, prompts) = replace(readout.evidence, familiar=known), readout.prompts
     metadata = adapter_metadata(context, shots)
     metadata["data"]["shots"], metadata["shots"] = len(shots), [to_json(shot) for shot in shots]
     file = gguf_file(Path(model)) or Path(model) / "model.safetensors"
@@ -100,8 +104,8 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "made"
-        rows = (readout.rows_ED, readout.evidence)
-        write_rows_adapter(engine, *rows, made, metadata, readout.layer_rows, readout.prompts)
+        rows, ends = (readout.rows_ED, evidence), (block, prompts._replace(own=()))
+        write_rows_adapter(engine, *rows, made, metadata, readout.layer_rows, ends)
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         arrays = load_file(made / ROWS)
@@ -136,7 +140,7 @@ def _left_out(
         "right": round(100 * float(right.mean())),
         "familiar": round(float(rated["familiar"].mean()), 2),
         "likelihood": shown("likelihood"),
-        "confidence": shown("GrACE"),
+        "confidence": shown("GrACE, sources alike"),
     }
 
 

@@ -10,8 +10,8 @@ kept in OUT, 100 answers a file, so that the command resumes.
 
 Seed 0 fits to all answers of the other sources, later seeds to 80 % of them. A state is reduced to
 its 256 main directions among the answers of the fit, in a random rotation, which keeps a ridge
-penalty what it is and makes a fit a matter of seconds. Intervals are 95 % by 1,000 resamples of the
-questions, of the difference from GrACE.
+penalty what it is and makes a fit a matter of seconds; those to a source alone read all of it.
+Intervals are 95 % by 1,000 resamples of the questions, of the difference from GrACE.
 """
 
 from __future__ import annotations
@@ -29,10 +29,18 @@ from grace.cnf import HeadShape
 from grace.engines import LAST, Features, Sampling
 from grace.engines.gguf import resolve_model
 from grace.evidence import features
-from grace.evidence.familiar import Familiar
+from grace.evidence.familiar import Near
 from grace.grading import load_grader
-from grace.methods.grace.fit import Layer, choose_layer, fit_evidence, fit_readout, read_by
-from grace.methods.grace.prompts import describe, distances
+from grace.methods.grace.fit import (
+    Layer,
+    choose_layer,
+    fit_evidence,
+    fit_readout,
+    knowing_prompts,
+    knowing_sources,
+    read_by,
+)
+from grace.methods.grace.prompts import from_each
 from grace.metrics import evaluate
 from grace.probe.rows import Sourced, sigmoid
 from grace.records import Message, Question
@@ -161,11 +169,12 @@ def _compare_halves(sources: dict[str, Any], seed: int, layers: list[int] | None
         for one, s in sources.items()
     }
     kept, start = {name: half for name, (half, _) in halves.items()}, 0
-    mixed = _rate({**sources, "": _together(sources)}, "", kept, seed, layers)["GrACE"]
+    mixed = _rate({**sources, "": _together(sources)}, "", kept, seed, layers)
     for name, (half, rest) in halves.items():
         alone = _rate(sources, name, {name: half}, seed, layers)["GrACE"]
         shown = f"{name}, seed {seed} (ECE / Brier / AUROC):"
-        for what, c in (("alone", alone[rest]), ("mix", mixed[start + rest])):
+        rated = {what: mixed[what][start + rest] for what in ("GrACE, sources alike", "GrACE")}
+        for what, c in {"alone": alone[rest], **rated}.items():
             found = evaluate(c, sources[name]["right"][rest], ("ece", "brier", "auroc"))
             shown += f"  {what} " + " / ".join(f"{100 * value:.1f}" for value in found.values())
         print(shown, flush=True)
@@ -224,14 +233,37 @@ def _rate(
     if len(kept) == 1:
         found["GrACE"] = sigmoid(state_N + shift_N)
         return found
-    first = f"first.{min(blocks)}"
-    prompts = describe(of(lambda one: one["states"][first]), [group.source for group in groups])
-    away_N = distances(sources[left]["states"][first], prompts.mean_SH, prompts.spread_SH)
-    familiar = Familiar(prompts.near, (), 0.0)
-    share_N = np.array([familiar.of(away) for away in away_N])
-    found["GrACE"] = sigmoid(share_N * (state_N + shift_N) + (1 - share_N) * alone_N)
-    found["familiar"] = share_N
-    print(f"{left}, seed {seed}: block {chosen.layer}, familiar {share_N.mean():.2f}", flush=True)
+    first, states = f"first.{min(blocks)}", sources[left]["states"]
+    first_NH = of(lambda one: one["states"][first])
+    graded = (known, right, groups)
+    made = knowing_prompts(made, min(blocks), first_NH, *graded)
+
+    def whole(layer: int) -> Features:
+        keys = [f"{place}.{layer or min(blocks)}" for place in PLACES]
+        return Features(*(of(lambda one, key=key: one["states"][key]) for key in keys))
+
+    head = HeadShape(np.zeros(first_NH.shape[1]))
+    own = knowing_sources(made, whole, list(reduced), first_NH, *graded, head)
+    prompts, familiar = own.prompts[1], own.evidence.familiar
+    away_SN = from_each(states[first], prompts.mean_SH, prompts.spread_SH)
+    read_SN = [
+        sum(states[f"{PLACES[place]}.{layer}"] @ rows[n] for n, place in enumerate(order))
+        for layer, rows in prompts.own
+    ]
+    for what, fit in (("GrACE, sources alike", made), ("GrACE", own)):
+        rows = enumerate(zip(state_N, test, away_SN.argmin(0), away_SN.min(0), strict=True))
+        found[what] = np.array(
+            [
+                fit.evidence.rate(
+                    state, row, Near(away, place, read_SN[place][n] if read_SN else None)
+                )
+                for n, (state, row, place, away) in rows
+            ]
+        )
+    found["familiar"] = np.array([familiar.of(away) for away in away_SN.min(0)])
+    known = f"familiar {found['familiar'].mean():.2f}"
+    shares = " ".join(f"{one.share:.2f}" for one in familiar.own)
+    print(f"{left}, seed {seed}: block {chosen.layer}, {known}, own {shares}", flush=True)
     return found
 
 

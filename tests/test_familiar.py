@@ -1,6 +1,7 @@
 """Several sources in one fit: folds, weights, and what counts where a prompt is strange."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from grace.cnf import HeadShape
 from grace.engines import Features
 from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, along, confidence, distance_in, features
-from grace.evidence.familiar import Familiar
-from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts
-from grace.methods.grace.prompts import describe, distances
+from grace.evidence.familiar import Familiar, Near, Own
+from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts, knowing_sources
+from grace.methods.grace.prompts import describe, distances, from_each
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Sourced, sources_in, weights_of
 
@@ -89,12 +90,47 @@ def test_without_a_distance_the_rows_count_whole():
     assert made.familiar_at(distance_in(near)) == 1
 
 
+OWN = (Own(0.0, (0.0,) * 7, 0.0), Own(0.6, (0.2, 0.0, 0.0, 0.0, -1.0, 0.0, 0.5), 0.7))
+
+
+@pytest.mark.parametrize("distance, part", [(0.0, 1), (2.0, 1), (2.2, 6 / 11), (2.5, 0), (40.0, 0)])
+@pytest.mark.parametrize("source", [0, 1])
+def test_the_fit_to_the_nearest_source_alone_has_its_share_near_by(source, distance, part):
+    made, logprobs, end = evidence(), [-0.5, -1.2], -0.1
+    both = dataclasses.replace(made, familiar=dataclasses.replace(KNOWN, own=OWN))
+    steps = np.random.default_rng(4).normal(size=(3, 6))
+    plain = [[*one[:3], distance] for one in steps]
+    readings = [[*one, float(source), *other[3:]] for one, other in zip(plain, steps, strict=True)]
+
+    def log_odds(readings, evidence):
+        c = confidence(readings, logprobs, end, evidence)
+        assert along(readings, logprobs, [0.0, 0.0, end], evidence)[-1] == pytest.approx(c)
+        return np.log(c / (1 - c))
+
+    shift = log_odds([[0.0] * 3] * 3, made)
+    away = np.array(features(logprobs, end)) - made.center
+    joint, alone = (part[2, 0] + part[0, 1] + part[1:, 2].mean() for part in (steps, steps[:, 3:]))
+    alone += OWN[source].bias + OWN[source].weights @ away
+    counts, share = OWN[source].share * part, KNOWN.of(distance)
+    strange = KNOWN.bias + KNOWN.weights @ away
+    expected = share * ((1 - counts) * joint + counts * alone) + (1 - share) * strange
+    assert log_odds(readings, both) == pytest.approx(expected + shift)
+    if not counts:  # to the bit
+        assert confidence(readings, logprobs, end, both) == confidence(plain, logprobs, end, made)
+    assert log_odds(plain, both) == log_odds(plain, made)  # an engine that reads no rows of its own
+
+
 def test_a_card_keeps_it_and_one_without_it_is_read():
+    own = dataclasses.replace(evidence(), familiar=dataclasses.replace(KNOWN, own=OWN))
+    assert Evidence.from_dict(json.loads(json.dumps(own.to_dict()))) == own
     made = evidence()
     assert Evidence.from_dict(made.to_dict()) == made
+    assert "own" not in made.to_dict()["familiar"]
     plain = dataclasses.replace(made, familiar=None)
     assert "familiar" not in plain.to_dict() and Evidence.from_dict(plain.to_dict()) == plain
-    for broken in ({"near": 0}, {"near": float("nan")}, {"weights": [1.0]}, {"bias": "x"}):
+    few = {"share": 1, "weights": [1.0], "bias": 0}
+    more = ({"own": [few]}, {"own": [{}]}, {"own": 3}, {"own": [few | {"share": float("nan")}]})
+    for broken in ({"near": 0}, {"near": float("nan")}, {"weights": [1.0]}, {"bias": "x"}, *more):
         card = made.to_dict()
         card["familiar"] = card["familiar"] | broken
         with pytest.raises(ModelError, match="familiar prompts that this version cannot use"):
@@ -160,3 +196,70 @@ def test_strangers_get_the_evidence_as_it_is_fitted_alone():
     strange = [[0.0, 0.0, 0.0, np.inf]] * 2
     found = confidence(strange, [-0.7], -0.1, known.evidence)
     assert found == pytest.approx(confidence([[0.0] * 3] * 2, [-0.7], -0.1, alone))
+
+
+ENDS = 6 * np.random.default_rng(8).normal(size=(4, 40))  # where the prompts of each source end
+
+
+def known_sources(sizes, apart=1.0, right_too=()):
+    """A fit to sources with a direction each, without and with fits to each of them alone."""
+    states, phi, right, groups = mix(sizes)
+    source_N = np.repeat(np.arange(len(sizes)), sizes)
+    right |= np.isin(source_N, right_too)
+    ends = apart * ENDS[source_N] + np.random.default_rng(0).normal(size=(len(right), 40))
+    head, graded = HeadShape(np.zeros(WIDTH)), (phi, right, groups)
+    made = fit_readout(lambda _: states, *graded, head)
+    made = knowing_prompts(made, 1, ends, *graded)
+    return made, knowing_sources(made, lambda _: states, [1], ends, *graded, head)
+
+
+def rate(fit, states, ends, phi):
+    """c as an engine reads it."""
+    known = fit.prompts[1]
+    away_SN = from_each(ends, known.mean_SH, known.spread_SH)
+    places = (states.last_ND, states.first_ND, states.mean_ND)
+    rows = [fit.weights_QD, *(rows for _, rows in known.own)]
+    read = [sum(part @ row for part, row in zip(places, one, strict=True)) for one in rows]
+    return np.array(
+        [
+            fit.evidence.rate(
+                read[0][n],
+                phi[n],
+                Near(away_SN[at, n], at, read[1 + at][n] if known.own else None),
+            )
+            for n, at in enumerate(away_SN.argmin(0))
+        ]
+    )
+
+
+def test_fits_to_each_source_alone_tell_its_own_questions_better_and_others_as_before():
+    shared, own = known_sources((400, 400, 400, 400))
+    assert (own.weights_QD == shared.weights_QD).all()
+    assert all(0.3 < one.share <= 1 for one in own.evidence.familiar.own)
+    states, phi, right, _ = mix((500,) * 4, seed=9)
+    ends = np.repeat(ENDS, 500, axis=0) + np.random.default_rng(9).normal(size=(2000, 40))
+    brier = [np.square(rate(fit, states, ends, phi) - right).mean() for fit in (shared, own)]
+    assert brier[1] < brier[0] - 0.05
+    right_N = mix((400,) * 4)[2]
+    held_out = [np.square(c_N - right_N).mean() for c_N in (shared.held_out, own.held_out)]
+    assert held_out == pytest.approx(brier, abs=0.02)
+    same = [rate(fit, states, ends + 30, phi) for fit in (shared, own)]
+    assert (same[0] == same[1]).all()  # strangers
+
+
+def test_a_source_whose_answers_are_all_right_has_no_fit_to_it_alone():
+    _, own = known_sources((60, 300, 300), right_too=[0])
+    assert own.evidence.familiar.own[0] == Own(0.0, (0.0,) * 7, 0.0)
+    assert not own.prompts[1].own[0][1].any()
+
+
+def test_where_prompts_do_not_tell_sources_apart_fits_to_them_count_less():
+    """The nearest source of a prompt is then often another than its own."""
+    shared, own = known_sources((300, 300), apart=0.0)
+    _, apart = known_sources((300, 300))
+    pairs = zip(own.evidence.familiar.own, apart.evidence.familiar.own, strict=True)
+    assert all(0.1 < one.share < other.share - 0.3 for one, other in pairs)
+    states, phi, right, _ = mix((500, 500), seed=9)
+    ends = np.random.default_rng(3).normal(size=(1000, 40))
+    brier = [np.square(rate(fit, states, ends, phi) - right).mean() for fit in (shared, own)]
+    assert brier[1] < brier[0]

@@ -16,9 +16,10 @@ from grace.engines import Sampling
 from grace.engines.reading import end_of, field_places, rate_fields
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
-from grace.evidence import Evidence, confidence, features
+from grace.evidence import FEATURES, Evidence, confidence, features
+from grace.evidence.familiar import Familiar, Near, Own
 from grace.methods.grace.fields import FieldColumns
-from grace.methods.grace.fit import fit_evidence
+from grace.methods.grace.fit import evidence_of, fit_evidence
 
 WHOLE = [  # a text, and {name: (value, the characters that say so)}
     ('{"a": "x", "b": 12}', {"a": ("x", "x"), "b": (12, "12")}),
@@ -231,6 +232,25 @@ def test_one_fit_says_what_c_of_an_answer_and_of_each_field_is() -> None:
     at_few, at_a = (split.fields[one] for one in ("few", "a"))
     assert split.fields["b"].bias < split.fields[""].bias < at_few.bias < at_a.bias
     assert at_few.confidence(99.0, 0.0) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", [None, "a"])
+def test_strangers_and_fits_to_one_source_have_fields_too(name: str | None) -> None:
+    rng = np.random.default_rng(1)
+    names = [None] * 100 + ["a"] * 100
+    phi = np.array([features(-rng.exponential(size=5), -0.1) for _ in names])
+    columns = FieldColumns(phi, names, rng.random(200) < 0.4, rng.integers(0, 5, 200))
+    x_NX = columns.matrix_NX
+    x_NX[100:, 2 * len(FEATURES)] = columns.offset("a")
+    weights = rng.normal(size=(3, x_NX.shape[1])) / 3
+    alone = Own(0.5, tuple(weights[1]), 0.1)
+    familiar = Familiar(1.0, tuple(weights[2]), 0.2, (alone,))
+    wide = replace(evidence_of(x_NX, weights[0], 0.0), familiar=familiar)
+    made = columns.split(wide)
+    own = made if name is None else made.fields[name]
+    row = names.index(name)
+    for near in (Near(1.0), Near(1.0, 0, 0.3), Near(3.0, 0, 0.3)):
+        assert own.rate(0.2, phi[row], near) == pytest.approx(wide.rate(0.2, x_NX[row], near))
 
 
 def test_no_row_sees_its_own_grade_in_the_offset() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from huggingface_hub.repocard import metadata_load
 
 import grace
 from grace.cli import main
+from grace.evidence import Evidence
+from grace.evidence.familiar import Familiar, Own
 from grace.export import export_model
 
 
@@ -47,6 +50,25 @@ def test_a_card_has_the_numbers_of_the_report_and_its_diagram(run: Path, tmp_pat
     assert (tmp_path / "out" / "reliability.png").read_bytes()[:4] == b"\x89PNG"
     assert "How to read the confidence" in text
     assert str(run) not in text
+
+
+@pytest.mark.parametrize("form", ["merged", "adapter"])
+def test_an_export_that_cannot_tell_sources_apart_has_no_threshold(
+    form: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fit to each source alone gives other confidences than the joint fit, which exports have."""
+    card = json.loads((run / "adapter" / "grace.json").read_text())
+    none = Evidence.none()
+    familiar = Familiar(1.0, none.weights, 0.0, (Own(0.5, none.weights, 0.1),))
+    card["evidence"] = replace(none, familiar=familiar).to_dict()
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "adapter" / "grace.json").write_text(json.dumps(card))
+    text = export(tmp_path / "run", tmp_path / "out", form=form)
+    kept, said = form == "adapter", "choose a threshold, with answers of its own"
+    assert (tmp_path / "out" / "threshold.json").exists() == kept
+    assert (tmp_path / "out" / "vote.json").exists() == kept
+    assert (said in capsys.readouterr().err) == (not kept)
+    assert ("measured figures are the adapter's" in text) == (not kept)
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])

@@ -17,7 +17,8 @@ log-odds by what the number of training answers supports. Computing c takes no f
 `confidence` does it from what any engine reports that returns the log-probabilities of named
 tokens. Without evidence (the paper's c) the log-odds of c are e_K. A fit to several sources also
 knows how far a prompt is from theirs, where an engine reports this as a fourth reading: `familiar`
-then decides how much `state` counts.
+then decides how much `state` counts. Where sources have rows of their own, the place of the nearest
+one follows, and e_k, p_k and a_k by its rows.
 
 `grace recalibrate` adapts c to other questions: the part of these log-odds from the readings and
 that from the evidence each get a slope, and their sum an offset, after the bound.
@@ -37,12 +38,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import ModelError
-from grace.evidence.familiar import Familiar
+from grace.evidence.familiar import Familiar, Near
 from grace.evidence.trace import Trace, fitted, trace_features
 
 Array = NDArray[Any]
 Reading = Sequence[float]
-"""Of one step: e_k; p_k and a_k if the read-out is linear; the prompt's distance if it is known."""
+"""Of one step: e_k; p_k and a_k if the read-out is linear; the prompt's distance if it is known; if
+sources have rows of their own, the place of the nearest one, and e_k, p_k and a_k by its rows."""
+OWN = 5  # the place of these in a reading
 
 FEATURES = (
     "mean_logprob",
@@ -172,10 +175,10 @@ class Evidence:
         """Return how familiar a prompt at a distance is, None where that is not known."""
         return self.familiar.of(distance) if self.familiar and distance is not None else None
 
-    def rate(self, state: float, found: Sequence[float], distance: float | None) -> float:
-        """Return c from `state`, the features and the prompt's distance (None: not known)."""
-        if self.familiar and distance is not None:
-            state = self.familiar.state(distance, state, self._away(found))
+    def rate(self, state: float, found: Sequence[float], near: Near | None) -> float:
+        """Return c from `state`, the features and where the prompt is (None: not known)."""
+        if self.familiar and near is not None:
+            state = self.familiar.state(near, state, self._away(found))
         return self.confidence(state, self.shift_of(found))
 
     def confidence(self, state: float, shift: float) -> float:
@@ -197,18 +200,17 @@ class Running:
     def __init__(self, evidence: Evidence | None) -> None:
         self._evidence = evidence
         self._steps, self._end = 0, 0.0
-        self._at_end, self._prompt, self._answer = 0.0, 0.0, 0.0
-        self._distance: float | None = None
+        self._state, self._own = _Pool(), _Pool()
+        self._near: Sequence[float] = ()
         self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
 
     def read(self, readings: Reading, end: float) -> None:
         """Record a step's readings and the log-probability of ending there."""
-        self._at_end, *others = readings
-        if others:
-            prompt, answer, *distance = others
-            if not self._steps:
-                self._prompt, self._distance = prompt, distance[0] if distance else None
-            self._answer = self._answer + answer if self._steps > 1 else answer
+        self._state.read(self._steps, readings[:3])
+        if len(readings) > OWN:
+            self._own.read(self._steps, readings[OWN:])
+        if not self._steps:
+            self._near = readings[3:OWN]
         self._steps, self._end = self._steps + 1, end
 
     def so_far(self) -> float:
@@ -217,15 +219,15 @@ class Running:
         if trace is None:
             return self.at_end()
         tokens = (self._total, self._low, self._first, self._count)
-        return sigmoid(trace.log_odds(trace_features(*tokens, self._pooled())))
+        return sigmoid(trace.log_odds(trace_features(*tokens, self._state.pooled(self._steps))))
 
     def at_end(self) -> float:
         """Return c of a response that ends at this step."""
         if self._evidence is None:
-            return sigmoid(self._at_end)
+            return sigmoid(self._state.at_end)
         found = _features(self._total, self._low, self._first, self._count, self._end)
-        state = math.fsum(self._pooled())
-        return self._evidence.rate(state, found, self._distance)
+        state, own = (math.fsum(one.pooled(self._steps)) for one in (self._state, self._own))
+        return self._evidence.rate(state, found, _near(self._near, own))
 
     def add(self, logprob: float) -> None:
         """Record the log-probability of the token chosen at this step."""
@@ -234,8 +236,22 @@ class Running:
         self._total, self._low = self._total + value, min(self._low, value)
         self._count += 1
 
-    def _pooled(self) -> Reading:
-        return self._at_end, self._prompt, self._answer / max(self._steps - 1, 1)
+
+class _Pool:
+    """The readings of a response so far, each where it counts."""
+
+    def __init__(self) -> None:
+        self.at_end, self._prompt, self._answer = 0.0, 0.0, 0.0
+
+    def read(self, step: int, readings: Reading) -> None:
+        self.at_end, *others = readings
+        if others:
+            prompt, answer = others
+            self._prompt = self._prompt if step else prompt
+            self._answer = self._answer + answer if step > 1 else answer
+
+    def pooled(self, steps: int) -> Reading:
+        return self.at_end, self._prompt, self._answer / max(steps - 1, 1)
 
 
 def along(
@@ -292,7 +308,16 @@ def confidence(
     if evidence is None:
         return sigmoid(readings[-1][0])
     state, found = math.fsum(pooled(readings)), features(logprobs, end)
-    return evidence.rate(state, found, distance_in(readings))
+    own = math.fsum(pooled(readings, OWN)) if len(readings[0]) > OWN else 0.0
+    return evidence.rate(state, found, _near(readings[0][3:OWN], own))
+
+
+def _near(known: Sequence[float], own: float) -> Near | None:
+    """Return where a prompt is, from what an engine reports of it, if anything."""
+    if not known:
+        return None
+    distance, *source = known
+    return Near(distance, int(source[0]), own) if source else Near(distance)
 
 
 def distance_in(readings: Sequence[Reading]) -> float | None:
@@ -300,12 +325,12 @@ def distance_in(readings: Sequence[Reading]) -> float | None:
     return readings[0][3] if len(readings[0]) > 3 else None
 
 
-def pooled(readings: Sequence[Reading]) -> Reading:
+def pooled(readings: Sequence[Reading], at: int = 0) -> Reading:
     """Return the readings of a response, each where it counts: e_K, p_0 and the mean of a_k."""
     if len(readings[-1]) < 3:
         return readings[-1][:1]
-    answer = [one[2] for one in readings[1:] or readings]
-    return readings[-1][0], readings[0][1], math.fsum(answer) / len(answer)
+    answer = [one[at + 2] for one in readings[1:] or readings]
+    return readings[-1][at], readings[0][at + 1], math.fsum(answer) / len(answer)
 
 
 def traced(

@@ -81,6 +81,9 @@ def export_model(
     measured = own_row(run)
     source = Source(run, adapter, record, resolve_model(base), base, form, dtype, license_id)
 
+    familiar = form != "adapter" and (record.get("evidence") or {}).get("familiar")
+    less = familiar and familiar.get("own")  # then its confidences are not those of the adapter
+
     def fill(partial: Path) -> None:
         FORMS[form](source, partial)
         entries: dict[str, Any] = {
@@ -94,16 +97,21 @@ def export_model(
             entries["base_model"] = base
         write_json(partial / CARD, record | entries)
         for chosen in (RunDir(run).threshold, RunDir(run).vote):
-            if chosen.exists():
+            if chosen.exists() and not less:
                 shutil.copyfile(chosen, partial / chosen.name)
         write_card(source, measured, partial, out.name)
 
     with disk_watched(out):
         replace_directory(out, fill)
-    if form != "adapter" and (record.get("evidence") or {}).get("familiar"):
+    if familiar:
         say(
             "fitted to several sources: this form cannot tell prompts that are unlike theirs, so "
             "ask it questions like theirs only"
+        )
+    if less:
+        say(
+            "nor can it tell the sources apart: its confidence is that of the fit to all of them, "
+            "so measure it, and choose a threshold, with answers of its own"
         )
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Exported(size, NEXT[form].format(out=out))

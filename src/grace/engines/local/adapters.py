@@ -15,6 +15,7 @@ from grace.errors import ModelError, first_line
 from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
 
 PROMPT_ENDS = ("prompt_mean", "prompt_spread")  # names of tensors
+OWN_ROWS = "own_rows"  # likewise, of the rows of each source's own
 
 
 def read_rows(adapter: Path) -> Tensor:
@@ -67,15 +68,20 @@ def read_prompt_ends(adapter: Path, model: Any, manifest: dict[str, Any]) -> Pro
     layer, tensors = manifest.get("prompt_layer"), read_tensors(adapter / ROWS)
     if not layer:
         return None
-    output = mlp_output(model, layer)
-    ends = [tensors[name].float() for name in PROMPT_ENDS if name in tensors]
-    widths = [one.shape[-1] for one in ends]
-    if widths != [output.in_features] * len(PROMPT_ENDS) or ends[0].shape != ends[1].shape:
+    output, layers = mlp_output(model, layer), manifest.get("own_layers", [])
+    names = (*PROMPT_ENDS, OWN_ROWS) if layers else PROMPT_ENDS
+    parts = [tensors[name].float() for name in names if name in tensors]
+    sizes = [(len(part), part.shape[-1]) for part in parts]
+    sources = len(layers) or len(parts and parts[0])
+    if sizes != [(sources, output.in_features)] * len(names):
         raise ModelError(
             f"{adapter / ROWS} does not say what the prompts of training were like in block "
             f"{layer}; use the model that it was fitted on, or {AGAIN}"
         )
-    return PromptEnds(layer, *(one.to(output.weight.device) for one in ends))
+    ends, own = parts[:2], zip(layers, parts[2] if layers else (), strict=True)
+    rows = (LayerRows(at, one.to(mlp_output(model, at).weight.device)) for at, one in own)
+    mean_SH, spread_SH = (one.to(output.weight.device) for one in ends)
+    return PromptEnds(layer, mean_SH, spread_SH, tuple(rows))
 
 
 def load_adapter(

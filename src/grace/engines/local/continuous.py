@@ -230,7 +230,7 @@ class ContinuousBatch:
         numbers = [first + k for first, request in taken for k in range(request.rows)]
         longest = max(request.sampling.max_new_tokens for request in requests)
         readings = engine.readout.num_readings if engine.readout else 1
-        known = read.distance_BX.shape[1]
+        known = read.near_BX.shape[1]
         return Batch.of(read, requests, numbers, steps=longest, readings=readings + known)
 
 

@@ -11,8 +11,8 @@ are the last tokens of all rows, whenever each began, with padding before the fi
 positions and the distances of sliding windows are those of any left-padded batch.
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L columns of the
-cache, T most steps of a row, V vocabulary, E end tokens, Q readings of a step, X distances (0 or
-1).
+cache, T most steps of a row, V vocabulary, E end tokens, Q readings of a step, X numbers on where a
+prompt is among those of training.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Prefilled(NamedTuple):
     cache: Any
     logits_BV: Tensor
     position_B: Tensor  # of the next token: their lengths
-    distance_BX: Tensor  # from the prompts of training, if known
+    near_BX: Tensor  # where they are among the prompts of training, if known
 
     @classmethod
     @torch.inference_mode()
@@ -73,9 +73,8 @@ class Prefilled(NamedTuple):
         columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
         logits, cache = forward(*columns, cache=cache, use_cache=True)
         logits_BV = numbers(logits[:, -1])
-        distance_B = forward.distances([1] * len(prompts))
-        distance_BX = logits_BV[:, :0] if distance_B is None else distance_B[:, None]
-        return cls(cache, logits_BV, unread.positions_BC[:, -1] + 1, distance_BX)
+        near_BX = forward.near([1] * len(prompts))[:, -1].to(logits_BV.device)
+        return cls(cache, logits_BV, unread.positions_BC[:, -1] + 1, near_BX)
 
 
 class Rows(NamedTuple):
@@ -87,7 +86,7 @@ class Rows(NamedTuple):
     ended_R: Tensor  # by an end token, at its last step
     position_R: Tensor  # of the next token: the columns of the cache that count
     logits_RV: Tensor
-    distance_RX: Tensor
+    near_RX: Tensor
     tokens_RT: Tensor
     logprobs_RT: Tensor  # of the token, or of the end
     readings_RTQ: Tensor  # readings of c in log-odds, zero if nothing is read
@@ -144,7 +143,7 @@ class Batch:
             ended_R=false,
             position_R=read.position_B[from_R],
             logits_RV=read.logits_BV[from_R],
-            distance_RX=read.distance_BX[from_R],
+            near_RX=read.near_BX[from_R],
             tokens_RT=zeros.long(),
             logprobs_RT=zeros,
             readings_RTQ=torch.zeros(*zeros.shape, readings, device=device),
@@ -217,17 +216,19 @@ class Batch:
     def advance(self, forward: Forward, token_R: Tensor) -> None:
         """Feed the chosen tokens."""
         self.width += 1
-        position_R = self.rows.position_R
+        position_R, near_RX = self.rows.position_R, self.rows.near_RX
         if isinstance(self.cache, Places):
-            logits_RV = self.cache.step(token_R, position_R, self.width)
+            logits_RV, near_RX = self.cache.step(token_R, position_R, near_RX, self.width)
         else:
             mask = None if self.mask_RL is None else self.mask_RL[:, : self.width]
             logits_R1V, self.cache = forward(
                 token_R[:, None], mask, position_R[:, None], cache=self.cache, use_cache=True
             )
-            logits_RV = logits_R1V[:, -1]
+            logits_RV, near_RX = logits_R1V[:, -1], forward.still_near(near_RX)[:, -1]
         self.rows = self.rows._replace(
-            logits_RV=logits_RV, position_R=position_R + self.rows.live_R
+            logits_RV=logits_RV,
+            position_R=position_R + self.rows.live_R,
+            near_RX=near_RX,
         )
 
 
@@ -265,7 +266,7 @@ def _choose(
     chosen_R = logits_RV.gather(1, token_R[:, None])[:, 0]
     logprob_R = torch.where(ended_R, stops_RE.logsumexp(-1), chosen_R) - total_R
     token_R = token_R.where(~ended_R, reader.eos[0])
-    reading_RQ = torch.cat([reading_RQ, rows.distance_RX], dim=1)
+    reading_RQ = torch.cat([reading_RQ, rows.near_RX], dim=1)
     return Chosen(rows.live_R, token_R, logprob_R, reading_RQ, end_R, ended_R)
 
 

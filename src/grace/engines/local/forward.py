@@ -54,7 +54,8 @@ class Forward:
     ) -> None:
         self.model, self.ends = model, ends
         self._rows = rows
-        layers = {part.layer for part in (rows, ends) if part is not None}
+        parts = (rows, ends, *(ends.own if ends else ()))
+        layers = {part.layer for part in parts if part is not None}
         self._taps = Taps(model, sorted(layers)) if layers else None
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
         head = self._base.get_output_embeddings() or self._base.get_input_embeddings()
@@ -88,12 +89,26 @@ class Forward:
             logits_BKV[..., self._read] += gains_BKE.to(logits_BKV.device)
         return logits_BKV, out[self._cache] if use_cache else None
 
-    def distances(self, back: Sequence[int]) -> Tensor | None:
-        """Return how far a position of each row, counted from the end, is from `ends` (B,)."""
+    def near(self, back: Sequence[int]) -> Tensor:
+        """Return where the prompts of the last call are that ended so many positions ago (B, K, X).
+
+        The distance from the nearest source and, if it has rows of its own, its place and what
+        these read at the last K positions; X is 0 without `ends`.
+        """
         if self.ends is None or self._taps is None:
-            return None
+            return torch.empty(len(back), max(back), 0)
         seen_BKH = self._taps(self.ends.layer, max(back))
-        return self.ends.distance(seen_BKH[range(len(back)), [-place for place in back]])
+        ended_BH = seen_BKH[range(len(back)), [-place for place in back]]
+        near_BX = torch.stack(self.ends.nearest(ended_BH), dim=1)
+        return self.still_near(near_BX[:, : 1 + bool(self.ends.own)], max(back))
+
+    def still_near(self, near_BX: Tensor, keep: int = 1) -> Tensor:
+        """Return the same after a further call, of prompts whose distance and source are known."""
+        near_BKX = near_BX[:, None, :2].expand(-1, keep, -1)
+        if self.ends is None or self._taps is None or not self.ends.own:
+            return near_BKX
+        own_BKQ = self.ends.read(self._taps, near_BX[:, 1].long(), keep)
+        return torch.cat([near_BKX, own_BKQ], dim=2)
 
     def logits(
         self, unread: Unread, kept_BK: Tensor, at_once: int, *, few: bool = False

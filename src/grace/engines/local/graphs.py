@@ -7,7 +7,7 @@ column on. Kernels read the places and columns in use, in steps (`_size`, COLUMN
 graphs serve all steps.
 
 Shapes: R rows, S places in use, L columns in use, N new rows, P columns of their prompts, H heads,
-D size of a head, V vocabulary.
+D size of a head, V vocabulary, X numbers on where a prompt is among those of training.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Places:
         ] = []  # keys and values (count, H, width, D) by layer
         self._ids_S = torch.zeros(count, dtype=torch.long, device=device)
         self._column_S = torch.zeros_like(self._ids_S)
-        self._logits_SV = torch.empty(0, device=device)
+        self._logits_SV, self._near_SX = torch.empty(0, device=device), torch.empty(0, 0)
         self._place_R = self._ids_S[:0]
         self._size = count  # places in use
         self._graphs: dict[tuple[int, int], Any] = {}  # by places and columns in use
@@ -107,17 +107,26 @@ class Places:
             keys, values = (one.new_zeros(*s) for one, s in zip(held, shapes, strict=True))
             self._rooms.append((keys, values))
 
-    def step(self, token_R: Tensor, position_R: Tensor, width: int) -> Tensor:
-        """Feed a token of each row, and return the logits (R, V); positions are below `width`."""
+    def step(
+        self, token_R: Tensor, position_R: Tensor, near_RX: Tensor, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Feed a token of each row, and return logits (R, V) and where its prompt is (R, X).
+
+        Positions are below `width`.
+        """
         self._ids_S[self._place_R], self._column_S[self._place_R] = token_R, position_R
+        if not len(self._near_SX):
+            self._near_SX = near_RX.new_zeros(self.count, near_RX.shape[1])
+        self._near_SX[self._place_R] = near_RX
         columns = min(-(-width // COLUMNS) * COLUMNS, self._width)
         used = (self._size, columns)
         if self._capture and used not in self._graphs:
             self._graphs[used] = self._captured(*used)
-        if not self._capture:
-            return self._run(*used)[self._place_R]
-        self._graphs[used].replay()
-        return self._logits_SV[self._place_R]
+        if self._capture:
+            self._graphs[used].replay()
+            return self._logits_SV[self._place_R], self._near_SX[self._place_R]
+        logits_SV = self._run(*used)
+        return logits_SV[self._place_R], self._near_SX[self._place_R]
 
     def _run(self, places: int, columns: int) -> Tensor:
         """Return the logits (S, V) of the tokens that are in the places now."""
@@ -132,6 +141,8 @@ class Places:
         logits_S1V, _ = self._forward(
             ids_S1, mask_S11L, column_S[:, None], cache=cache, use_cache=True
         )
+        near_SX = self._near_SX[:places]
+        near_SX[:] = self._forward.still_near(near_SX)[:, -1]
         return logits_S1V[:, -1]
 
     def _captured(self, places: int, columns: int) -> Any:
@@ -164,12 +175,12 @@ def works(forward: Forward, device: torch.device) -> bool:
     _, cache = forward(ids_1L[:, :-1], None, ids_1L[:, :-1], cache=cache, use_cache=True)
     places = Places(forward, FEWEST, TRIED, device)
     places._capture = False
-    last_1 = ids_1L[0, -1:]
+    last_1, near_1X = ids_1L[0, -1:], forward.near([1])[:, -1]
     try:
         places.exchange(last_1[:0], cache, last_1)
         for room in (room for rooms in places._rooms for room in rooms):
             room[:, :, TRIED:] = LARGE
-        got_1V = places.step(last_1, last_1, TRIED)
+        got_1V, _ = places.step(last_1, last_1, near_1X, TRIED)
     except Exception:  # code of a model's own may need anything
         return False
     wanted_11V, _ = forward(last_1[None], None, last_1[None], cache=cache, use_cache=True)

@@ -38,12 +38,21 @@ class PromptEnds(NamedTuple):
     layer: int
     mean_SH: Tensor
     spread_SH: Tensor
+    own: tuple[LayerRows, ...] = ()  # rows (Q, H) of each source's own, if they have some
 
-    def distance(self, seen_BH: Tensor) -> Tensor:
-        """Return the distance from the nearest source (B,) (`grace.methods.grace.prompts`)."""
+    def nearest(self, seen_BH: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distance and place of the nearest source (B,) (`grace.methods.grace.prompts`)."""
         sources = zip(self.mean_SH, self.spread_SH, strict=True)
         away = [((seen_BH - mean) / spread).square().mean(-1) for mean, spread in sources]
-        return torch.stack(away).amin(0)
+        distance_B, source_B = torch.stack(away).min(0)
+        return distance_B, source_B
+
+    def read(self, taps: Taps, source_B: Tensor, keep: int) -> Tensor:
+        """Return what the rows of the nearest source's own read at the last positions (B, K, Q)."""
+        seen = {layer: taps(layer, keep) for layer in {one.layer for one in self.own}}
+        every = [(seen[one.layer] @ one.rows_EH.T).to(source_B.device) for one in self.own]
+        at_B = torch.arange(len(source_B), device=source_B.device)
+        return torch.stack(every)[source_B, at_B]
 
 
 def blocks(model: Any) -> nn.ModuleList:

@@ -244,11 +244,10 @@ class LocalScorer(ModelEngine):
         *columns, readings = [
             torch.split(numbers(torch.cat(part)).cpu(), counts) for part in zip(*parts, strict=True)
         ]
-        away_B = self.forward.distances(counts)
-        away = [[]] * len(counts) if away_B is None else away_B[:, None].tolist()
+        near_BKX = self.forward.near(counts).cpu()
         read = [
-            [[*one, *far] for one in readings_KQ.tolist()] if self.readout else []
-            for readings_KQ, far in zip(readings, away, strict=True)
+            torch.cat([readings_KQ, near_KX[-count:]], dim=1).tolist() if self.readout else []
+            for readings_KQ, near_KX, count in zip(readings, near_BKX, counts, strict=True)
         ]
         if known:
             return [Scored(p, end, end, one) for (p, end), one in zip(known, read, strict=True)]

@@ -14,11 +14,12 @@ import collections
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from grace.evidence import FEATURES, Evidence
-from grace.evidence.familiar import Familiar
+from grace.evidence.familiar import Familiar, Own
 from grace.methods.grace.fit import evidence_of
 from grace.probe.rows import Array
 
@@ -78,11 +79,18 @@ class FieldColumns:
         center_F = seen_NF.mean(0)
         bias += fitted.bias - float(np.dot(fitted.weights, fitted.center))
         familiar = fitted.familiar
-        if familiar is not None:  # its weights are of the columns less their mean
-            other_F, more = self._weights(np.array(familiar.weights), name)
-            more += familiar.bias - float(np.dot(familiar.weights, fitted.center))
-            shifted = more + float(other_F @ center_F)
-            familiar = Familiar(familiar.near, tuple(other_F.tolist()), shifted)
+
+        def moved(part: Familiar | Own) -> dict[str, Any]:  # its weights are of columns less means
+            other_F, more = self._weights(np.array(part.weights), name)
+            more += part.bias - float(np.dot(part.weights, fitted.center))
+            return {
+                "weights": tuple(other_F.tolist()),
+                "bias": more + float(other_F @ center_F),
+            }
+
+        if familiar is not None:
+            alone = tuple(replace(one, **moved(one)) for one in familiar.own)
+            familiar = replace(familiar, **moved(familiar), own=alone)
         made = evidence_of(seen_NF, weights_F, bias)
         return replace(made, limit=math.log(max(int(own), 1) + 1), familiar=familiar)
 

@@ -23,9 +23,9 @@ from grace.calibration import log_losses, standard_error
 from grace.cnf import PLACES, HeadShape
 from grace.engines import LAST, Features
 from grace.evidence import Evidence, clipped
-from grace.evidence.familiar import Familiar
+from grace.evidence.familiar import Familiar, Own
 from grace.evidence.trace import READINGS, features_at
-from grace.methods.grace.prompts import Prompts, describe
+from grace.methods.grace.prompts import Prompts, describe, from_each
 from grace.methods.grace.rounding import round_rows
 from grace.probe.logistic import (
     EVERY_FOLD,
@@ -53,6 +53,7 @@ FEW = 300  # questions up to which log-odds shrink as far as held-out answers do
 DOUBT = 3.0  # a gain over the likelihood counts from the root of this many standard errors on
 SURE = 4.0  # the slope of the likelihood counts from this likelihood ratio on
 COMPARED = 5_000  # most answers on which a layer is rated; the time grows as their square or cube
+SHARES = np.linspace(0, 1, 21)  # of a fit to one source in the log-odds for prompts like its
 RIDGE = 1e-3  # penalty of the shared direction, relative to the mean squared norm of a state
 
 
@@ -270,6 +271,85 @@ def knowing_prompts(
     weights_F = np.subtract(alone.weights, evidence.weights)
     familiar = Familiar(prompts.near, tuple(weights_F.tolist()), alone.bias - evidence.bias)
     return fit._replace(evidence=replace(evidence, familiar=familiar), prompts=(layer, prompts))
+
+
+def knowing_sources(
+    fit: Fit,
+    read: Callable[[int], Features],
+    layers: Sequence[int],
+    first_NH: Array,
+    features_NF: Array,
+    labels_N: Array,
+    groups_N: Sequence[Hashable],
+    head: HeadShape,
+    whole_N: Any = slice(None),
+    seed: int = 0,
+) -> Fit:
+    """Return a fit of `knowing_prompts` that has a fit to each source alone for prompts like its.
+
+    Of the log-odds of both, the latter get the share with which held-out answers to the prompts
+    that are nearest to the source are told best. `layers` are the blocks that it may read.
+    """
+    evidence, familiar, described = fit.evidence, fit.evidence.familiar, fit.prompts
+    assert familiar is not None and described is not None
+    said_2N = np.stack([_log_odds(fit.held_out), fit.ranks])
+    held_2N = said_2N.copy()
+    sources_N, right_N = np.array(sources_in(groups_N)), np.asarray(labels_N, dtype=np.float64)
+    fold_N, nearest_N = np.full(len(right_N), -1), sources_N.copy()
+    fold_N[whole_N] = fit.fold_N[whole_N]
+    for fold in range(int(fold_N.max()) + 1):  # as near as prompts are that no description has seen
+        out_N, rest_N = fold_N == fold, (fold_N >= 0) & (fold_N != fold)
+        known = describe(first_NH[rest_N], sources_N[rest_N].tolist())
+        away_SN = from_each(first_NH[out_N], known.mean_SH, known.spread_SH)
+        nearest_N[out_N] = np.unique(sources_N[rest_N])[away_SN.argmin(0)]
+    own, rows = list[Own](), list[tuple[int, Array]]()
+    for source in np.unique(sources_N[whole_N]):
+        in_N, near_N = sources_N == source, (nearest_N == source) & (fold_N >= 0)
+        groups = [groups_N[row] for row in np.flatnonzero(in_N).tolist()]
+        own.append(Own(0.0, (0.0,) * len(evidence.weights), 0.0))
+        rows.append((layers[0], np.zeros((len(PLACES), first_NH.shape[1]))))
+        if len(set(groups)) < 2 or len(set(right_N[in_N])) < 2 or not near_N.any():
+            continue
+
+        def of_source(layer: int, in_N: Array = in_N) -> Features:
+            return Features(*(state_ND[in_N] for state_ND in read(layer)))
+
+        graded = (features_NF[in_N], right_N[in_N], groups)
+        every = read_by(of_source, graded[0])
+        layer = choose_layer(every, layers, *graded[1:], free=True, seed=seed)
+        alone = fit_readout(of_source, *graded, head, layer=layer, seed=seed)
+        weights_F, center_F = np.array(alone.evidence.weights), np.array(evidence.center)
+        bias = alone.evidence.bias + float(weights_F @ (center_F - alone.evidence.center))
+        found_2N = np.tile((features_NF - center_F) @ weights_F + bias, (2, 1))
+        for state_ND, row_D in zip(placed(read(layer.layer)), alone.weights_QD, strict=True):
+            found_2N += state_ND @ row_D
+        found_2N[:, in_N] = _log_odds(alone.held_out), alone.ranks
+        odds_K2N = said_2N + SHARES[:, None, None] * (found_2N - said_2N)
+        loss_KN = losses_at(odds_K2N[:, 0], right_N)
+        for fold in set(fold_N[near_N].tolist()):
+            out_N = near_N & (fold_N == fold)
+            without = loss_KN[:, near_N & ~out_N].sum(1).argmin()
+            held_2N[:, out_N] = odds_K2N[without][:, out_N]
+        best = int(loss_KN[:, near_N].sum(1).argmin())
+        if best:
+            added_F = weights_F - evidence.weights
+            own[-1] = Own(float(SHARES[best]), tuple(added_F.tolist()), bias - evidence.bias)
+            rows[-1] = layer.layer, alone.weights_QD
+    if not any(one.share for one in own):
+        return fit
+    (block, prompts), held_out_N = described, sigmoid(held_2N[0])
+    return fit._replace(
+        held_out=held_out_N,
+        ranks=held_2N[1],
+        losses=log_losses(held_out_N, labels_N),
+        evidence=replace(evidence, familiar=replace(familiar, own=tuple(own))),
+        prompts=(block, prompts._replace(own=tuple(rows))),
+    )
+
+
+def _log_odds(c_N: Array) -> Array:
+    found_N: Array = np.log(c_N / (1 - c_N))
+    return found_N
 
 
 def _of_other_layers(

@@ -4,7 +4,7 @@ The distance from a source is the mean squared deviation from the mean of its pr
 in units of that source's own standard deviation: about 1 within the source. Of several sources the
 nearest one counts.
 
-Shapes: N answers, S sources, H numbers in a state.
+Shapes: N answers, S sources, H numbers in a state, Q readings of a step.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Prompts(NamedTuple):
     mean_SH: Array
     spread_SH: Array
     near: float
+    own: tuple[tuple[int, Array], ...] = ()  # a block and rows (Q, H) of each source's own, if any
 
 
 def describe(first_NH: Array, source_N: Sequence[str]) -> Prompts:
@@ -39,10 +40,14 @@ def describe(first_NH: Array, source_N: Sequence[str]) -> Prompts:
 
 def distances(first_NH: Array, mean_SH: Array, spread_SH: Array) -> Array:
     """Return the distance of each prompt from the nearest source (N,)."""
-    sources = zip(mean_SH, spread_SH, strict=True)
-    away = [np.square((first_NH - mean) / spread).mean(1) for mean, spread in sources]
-    nearest_N: Array = np.min(away, axis=0)
+    nearest_N: Array = from_each(first_NH, mean_SH, spread_SH).min(0)
     return nearest_N
+
+
+def from_each(first_NH: Array, mean_SH: Array, spread_SH: Array) -> Array:
+    """Return the distance of each prompt from every source (S, N)."""
+    sources = zip(mean_SH, spread_SH, strict=True)
+    return np.array([np.square((first_NH - mean) / spread).mean(1) for mean, spread in sources])
 
 
 def _moments(part_NH: Array) -> tuple[Array, Array]:

@@ -27,7 +27,15 @@ from grace.estimators import Samples
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
 from grace.methods.grace.fields import FieldColumns
-from grace.methods.grace.fit import Fit, Steps, choose_layer, fit_readout, knowing_prompts, read_by
+from grace.methods.grace.fit import (
+    Fit,
+    Steps,
+    choose_layer,
+    fit_readout,
+    knowing_prompts,
+    knowing_sources,
+    read_by,
+)
 from grace.methods.grace.prompts import Prompts
 from grace.methods.grace.trace import STEPS, draw_steps, fit_trace
 from grace.pipeline.context import Context
@@ -340,6 +348,12 @@ def fit_rows(
         first_NH = features(block).first_ND
         readout = knowing_prompts(readout, block, first_NH, phi_NF, *graded, prompts_N)
         say(f"prompts like those of {len(sources)} sources are known by the MLP of block {block}")
+        named = (first_NH, phi_NF, *graded, head, prompts_N)
+        readout = knowing_sources(readout, features, layers, *named, seed=seed)
+        familiar = readout.evidence.familiar
+        own = zip(sorted(sources), familiar.own if familiar else (), strict=False)
+        shares = ", ".join(f"{one.share:.0%} {source or 'others'}" for source, one in own)
+        say(f"a fit to the source of such a prompt alone counts: {shares or 'for none'}")
     if columns is not None:
         readout = readout._replace(evidence=columns.split(readout.evidence))
     if along is None:
@@ -369,7 +383,7 @@ def write_rows_adapter(
 ) -> None:
     """Write rows as an adapter; `layer_rows` (E, H) read the MLP of a block."""
     from grace.cnf import CnfTokens, count_rows, name_readout
-    from grace.engines.local.adapters import PROMPT_ENDS
+    from grace.engines.local.adapters import OWN_ROWS, PROMPT_ENDS
     from grace.methods.adapter import adapter_record, save_rows
 
     tokenizer, readout = name_readout(engine.tokenizer, "linear")
@@ -385,5 +399,8 @@ def write_rows_adapter(
         return
     record["prompt_layer"], known = prompts
     ends = dict(zip(PROMPT_ENDS, (known.mean_SH, known.spread_SH), strict=True))
+    if known.own:
+        record["own_layers"], own = map(list, zip(*known.own, strict=True))
+        ends[OWN_ROWS] = np.stack(own)
     arrays = {name: array.astype(np.float32) for name, array in ends.items()}
     save_rows(rows_ED, tokenizer, out, record, middle_EH, arrays)
