@@ -31,6 +31,7 @@ from grace.records import Response, is_whole
 
 ROWS_IN_FLIGHT = {"cpu": 64, "cuda": 2048}
 TOKENS_IN_FLIGHT = {"cpu": 16_384, "cuda": 262_144}
+READ_AT_ONCE = 2**17  # tokens beyond which a larger batch reads no faster
 SAFE = 0.8  # share of the free memory that is used
 CACHES = 1.25  # bytes of a KV cache with its spare room, and of one layer that is written anew
 STATES = 40  # hidden states' worth of memory that a token takes while it is read
@@ -287,7 +288,7 @@ class LocalScorer(ModelEngine):
         free = free_memory(self.device)
         most = min(self.batch_size, LOGITS_IN_FLIGHT // (keep * count_rows(self.model)))
         even = self.device.type == "cpu"
-        tokens = self._most_tokens(free)
+        tokens = min(self._most_tokens(free), READ_AT_ONCE)
         return group(contexts, max_rows=max(1, most), max_tokens=tokens, even=even)
 
 
