@@ -138,18 +138,15 @@ class ContinuousBatch:
             while self._batch is not None:
                 step = self._batch.step(self._ends, self._settings, self._allowed)
                 yield step
-                counted, live = later(self._batch.rows.live_R.sum()), 1
-                if self._places is None:
-                    live = counted()
-                if live:
+                live = later(self._batch.rows.live_R.sum())
+                if self._places is not None or live():
                     self._batch.advance(self._engine.forward, step.token_R)
-                live = counted()  # the only synchronisation
-                idle += len(step.live_R) - live
-                if not live or idle >= self._patience * len(step.live_R) or self._added:
+                idle += len(step.live_R) - live()  # the only synchronisation
+                if not live() or idle >= self._patience * len(step.live_R) or self._added:
                     self._exchange()
                     idle = 0
         finally:
-            self._batch = None
+            self._batch = self._places = None
 
     def _exchange(self) -> None:
         """Keep the responses of rows that have ended, and begin others in their place."""
@@ -166,16 +163,7 @@ class ContinuousBatch:
             count = min(self._room(widest), len(self._requests))
             self._places = Places(self._engine.forward, count, widest, self._engine.device)
         taken = self._next(kept) if self.exchanges or not kept else []
-        self._added = False
-        if batch is not None and self._places is not None:
-            batch.regroup(batch.rows.live_R.nonzero()[:, 0], None)
-            self._begin(taken, batch)
-            return
-        new = self._begin(taken)
-        if batch is None:
-            self._batch = new
-        else:
-            batch.regroup(batch.rows.live_R.nonzero()[:, 0], new)
+        self._batch, self._added = self._joined(batch, taken), False
 
     def _next(self, kept: Sequence[int]) -> list[tuple[int, SampleRequest]]:
         """Take from those waiting what fits beside some rows; without any, one sample at least."""
@@ -184,9 +172,8 @@ class ContinuousBatch:
         while self._waiting:
             first, request = self._waiting[0]
             widest = max(widest, self._width(first))
-            free = (self._room(widest) if self._room else len(self._requests)) - self.in_flight
-            if self._places is not None:
-                free = self._places.count - self.in_flight
+            most = self._room(widest) if self._room else len(self._requests)
+            free = (self._places.count if self._places else most) - self.in_flight
             if request.rows > free and self.in_flight:
                 break
             request, rest = request.split(max(free, 1))
@@ -201,22 +188,25 @@ class ContinuousBatch:
         request = self._requests[row]
         return len(request.prompts[0]) + request.sampling.max_new_tokens
 
-    def _begin(
-        self, taken: Sequence[tuple[int, SampleRequest]], begun: Batch | None = None
+    def _joined(
+        self, batch: Batch | None, taken: Sequence[tuple[int, SampleRequest]]
     ) -> Batch | None:
-        """Read the prompts of some requests, no more at a time than memory allows."""
-        prompts, together = [request.prompts[0] for _, request in taken], [[*range(len(taken))]]
+        """Return the live rows and those of requests, with the prompts that memory allows read."""
+        prompts = [request.prompts[0] for _, request in taken]
+        together = [[*range(len(taken))]] if taken else []
         if self._at_once and self.exchanges:
             together = group(prompts, max_rows=len(taken), max_tokens=self._at_once, even=False)
-        for places in together if taken else ():
+        if batch is not None and not together:
+            batch.keep_live(None)
+        for places in together:
             new = self._rows([taken[place] for place in places])
-            if begun is None:
-                begun = new
-                if self._places is not None:
-                    begun.place(self._places)
-            else:
-                begun.regroup(begun.rows.live_R.nonzero()[:, 0], new)
-        return begun
+            if batch is not None:
+                batch.keep_live(new)
+                continue
+            batch = new
+            if self._places is not None:
+                batch.place(self._places)
+        return batch
 
     def _rows(self, taken: Sequence[tuple[int, SampleRequest]]) -> Batch:
         """Read the prompts of some requests together, and return their rows."""

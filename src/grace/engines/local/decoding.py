@@ -170,8 +170,9 @@ class Batch:
             self.mask_RL = (at_L >= first_R[:, None]).long()
 
     @torch.inference_mode()
-    def regroup(self, kept: Tensor, new: Batch | None) -> None:
-        """Keep some rows, and add those of another batch, which is used up."""
+    def keep_live(self, new: Batch | None) -> None:
+        """Keep the rows that are sampled, and add those of another batch, which is used up."""
+        kept = self.rows.live_R.nonzero()[:, 0]
         rows, sampler = self.rows.at(kept), SamplerState(*(column[kept] for column in self.sampler))
         if new is not None:
             rows = Rows(*map(_together, rows, new.rows))
