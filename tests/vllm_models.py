@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peft
 import torch
 import transformers
 
 import tiny_models
-from grace.cnf import add_cnf, trainable_rows
 from grace.export import export_model
 from made_up_evidence import EVIDENCE, TRACE
+from tiny_lora import write
 
 SPARE_ROWS = 7
 SEED = 7  # with it most greedy answers end, some are cut
@@ -53,36 +51,8 @@ def write_base(folder: Path, *, tied: bool, kind: str = "llama") -> Any:
 def write_trained(folder: Path, *, tied: bool, read_at: str = "predict") -> Path:
     """Write `base`, `adapter` and every export of it that vLLM takes; return the folder."""
     model, tokenizer = write_base(folder / "base", tied=tied), tiny_models.tokenizer()
-    token = add_cnf(model, tokenizer)
-    config = peft.LoraConfig(
-        r=3,
-        lora_alpha=5,
-        task_type="CAUSAL_LM",
-        target_modules=["down_proj", "q_proj"],
-        trainable_token_indices=trainable_rows(model, token.readout),
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        wrapped = peft.get_peft_model(model, config)  # starts LoRA at random
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for key, parameter in wrapped.named_parameters():
-            if "lora_" in key or "trainable_tokens_delta" in key:
-                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
-    adapter = folder / "adapter"
-    wrapped.save_pretrained(adapter, save_embedding_layers=False)
-    tokenizer.save_pretrained(adapter)
-    record = {
-        "cnf_token": "<CNF>",
-        "cnf_id": token.id,
-        "read_at": read_at,
-        "base_model": str(folder / "base"),
-        "rows": model.get_input_embeddings().weight.shape[0],
-        "evidence": EVIDENCE.to_dict() if read_at == "predict" else None,
-        "train": {"rank": 3, "target_modules": ["mlp"]},
-        "data": {"task": "trivia_qa", "prompt": "short"},
-    }
-    (adapter / "grace.json").write_text(json.dumps(record))
+    how: dict[str, Any] = {"evidence": EVIDENCE} if read_at == "predict" else {}
+    _, adapter, _ = write(model, tokenizer, folder, read_at=read_at, noise=0.1, seed=SEED, **how)
     for form in ("merged", "vllm-lora"):
         export_model(adapter, adapter, str(folder / "base"), folder / form, form=form)
     return folder
@@ -112,6 +82,14 @@ def write_fitted(folder: Path, layer: int = 0, kind: str = "llama") -> Path:
     write_rows_adapter(engine, rows, evidence, adapter, metadata, middle)
     export_model(adapter, adapter, str(folder / "base"), folder / "merged")
     return folder
+
+
+def write_all(places: Any) -> dict[str, Path]:
+    """Write a trained model of each kind of head, and a fitted one; `places` makes folders."""
+    made = {
+        head: write_trained(places.mktemp(head), tied=head == "tied") for head in ("tied", "untied")
+    }
+    return made | {"pair": write_fitted(places.mktemp("pair"))}
 
 
 def prompts(count: int = 12) -> list[list[int]]:

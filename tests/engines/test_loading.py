@@ -11,56 +11,24 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import tiny_models
-from grace.cnf import Readout, add_cnf, find_readout, trainable_rows
+from grace.cnf import Readout, add_cnf, find_readout
 from grace.engines import Sampling
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.methods.paper.lora import light_rows
+from tiny_lora import write
 
 every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)
 quiet_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 RESPONSES = [[30, 31], [40]]
-MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
-
-
-def train(tiny, folder, *, read_at="predict", dtype=torch.float32, modules=None):
-    """Write what training writes: a slim adapter, the tokenizer, and grace.json."""
-    import peft
-
-    model, tokenizer = tiny
-    base = folder / "base"
-    model.save_pretrained(base)
-    tokenizer.save_pretrained(base)
-    token = add_cnf(model, tokenizer)
-    model.to(dtype)
-    config = peft.LoraConfig(
-        r=2,
-        task_type="CAUSAL_LM",
-        target_modules=modules or MODULES.get(model.config.model_type, ["down_proj"]),
-        trainable_token_indices=trainable_rows(model, token.readout),
-    )
-    wrapped = peft.get_peft_model(model, config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in wrapped.named_parameters():
-            if "lora_" in name or "trainable_tokens_delta" in name:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    adapter = folder / "adapter"
-    wrapped.save_pretrained(adapter, save_embedding_layers=False)
-    tokenizer.save_pretrained(adapter)
-    rows = model.get_input_embeddings().weight.shape[0]
-    manifest = {"cnf_id": token.id, "cnf_token": "<CNF>", "read_at": read_at}
-    manifest |= {"base_model": str(base), "rows": rows}
-    (adapter / "grace.json").write_text(json.dumps(manifest))
-    return base, adapter, TransformersEngine(wrapped.eval(), tokenizer, read_at)
 
 
 @every_architecture
 @quiet_peft
 def test_a_loaded_adapter_gives_the_c_of_the_model_that_was_trained(tiny, tmp_path):
-    base, adapter, trained = train(tiny, tmp_path, read_at="feed")
+    base, adapter, trained = write(*tiny, tmp_path, read_at="feed")
     loaded = TransformersEngine.load(base, adapter=adapter)
     assert (loaded.reader.cnf, loaded.read_at, loaded.reader.stops) == (
         trained.reader.cnf,
@@ -92,7 +60,7 @@ def test_a_head_with_a_bias_reads_the_c_that_was_trained(family, spare, dtype, t
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     torch.nn.init.normal_(model.get_output_embeddings().bias, 3.0)
-    base, adapter, trained = train((model, tokenizer), tmp_path, modules=["q_proj"])
+    base, adapter, trained = write(model, tokenizer, tmp_path, modules=("q_proj",), noise=0.2)
     loaded = TransformersEngine.load(base, adapter=adapter, dtype=dtype)
     with light_rows(trained.model, "predict"):
         wanted = np.log(trained.confidences(PROMPTS, RESPONSES))
@@ -103,7 +71,7 @@ def test_a_head_with_a_bias_reads_the_c_that_was_trained(family, spare, dtype, t
 @pytest.mark.parametrize("tiny", ["llama_tied", "llama_untied", "gemma2"], indirect=True)
 @quiet_peft
 def test_half_precision_keeps_the_adapter_apart_and_the_head_in_float32(tiny, tmp_path):
-    base, adapter, trained = train(tiny, tmp_path)
+    base, adapter, trained = write(*tiny, tmp_path)
     exact = trained.confidences(PROMPTS, RESPONSES)
     half = TransformersEngine.load(base, adapter=adapter, dtype="bfloat16")
     rows = [p for n, p in half.model.named_parameters() if "trainable_tokens_delta" in n]
@@ -132,7 +100,7 @@ def test_the_float32_head_equals_the_head_of_the_float32_model(tiny):
 
 @quiet_peft
 def test_a_merged_directory_brings_its_token_and_reading_along(tiny, tmp_path):
-    _, adapter, trained = train(tiny, tmp_path, read_at="feed")
+    _, adapter, trained = write(*tiny, tmp_path, read_at="feed")
     expected = trained.confidences(PROMPTS, RESPONSES)
     merged = tmp_path / "merged"
     trained.model.merge_and_unload().save_pretrained(merged)
@@ -251,7 +219,7 @@ def test_a_bad_dtype_or_device_is_refused(tiny_dir, options, match):
 
 @quiet_peft
 def test_adapters_that_do_not_fit_are_refused(tiny, tmp_path):
-    base, adapter, _ = train(tiny, tmp_path)
+    base, adapter, _ = write(*tiny, tmp_path)
     refused("does not exist", base, adapter=tmp_path / "nowhere")
     refused("has no adapter_config.json", base, adapter=base)
     manifest = json.loads((adapter / "grace.json").read_text())
@@ -274,7 +242,7 @@ def test_adapters_that_do_not_fit_are_refused(tiny, tmp_path):
 
 @quiet_peft
 def test_an_adapter_for_other_layers_is_refused(tiny, tmp_path):
-    _, adapter, _ = train(tiny, tmp_path)
+    _, adapter, _ = write(*tiny, tmp_path)
     other = tiny_models.model("gpt_neox")
     other.save_pretrained(tmp_path / "other")
     refused("does not fit the base model", tmp_path / "other", adapter=adapter)

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 import tiny_models
+import tiny_run
 from grace.cnf import add_cnf
 from grace.engines import LAST, Sampling
 from grace.engines.local.layers import LayerRows, blocks, candidates, mlp_output, skeleton
@@ -136,8 +137,7 @@ def test_pooled_activations_give_the_readings_that_the_engine_reads(tiny):
 
 def test_an_adapter_is_read_as_it_was_written(tmp_path: Path) -> None:
     base = tmp_path / "base"
-    tiny_models.model("llama_tied").save_pretrained(base)
-    tiny_models.tokenizer().save_pretrained(base)
+    tiny_run.write_model(base, "llama_tied")
     engine = TransformersEngine.load(base)
     rng = np.random.default_rng(0)
     rows, middle = (rng.normal(size=(4, width)).astype(np.float32) for width in (32, 48))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tiny_models
+import tiny_run
 from grace.engines import Sampling, transformers
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -33,8 +34,7 @@ def adapter(tmp_path_factory):
     The rows of the sources' own read blocks 2 and 1.
     """
     folder = tmp_path_factory.mktemp("familiar")
-    tiny_models.model("llama_tied").save_pretrained(folder / "base")
-    tiny_models.tokenizer().save_pretrained(folder / "base")
+    tiny_run.write_model(folder / "base", "llama_tied")
     engine = TransformersEngine.load(folder / "base")
     rows, middle = (RNG.normal(size=(4, width)).astype(np.float32) for width in (32, 48))
     asked = tiny_models.prompts(engine.tokenizer, 16)

@@ -49,11 +49,7 @@ def on_a_cpu() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     import vllm_models
 
-    made = {
-        head: vllm_models.write_trained(tmp_path_factory.mktemp(head), tied=head == "tied")
-        for head in ("tied", "untied")
-    }
-    return made | {"pair": vllm_models.write_fitted(tmp_path_factory.mktemp("pair"))}
+    return vllm_models.write_all(tmp_path_factory)
 
 
 @pytest.fixture(scope="module", params=FORMS, ids=["-".join(case) for case in FORMS])

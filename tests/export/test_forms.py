@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 import grace
 import tiny_models
-from grace.cnf import add_cnf, trainable_rows
 from grace.engines import Sampling
 from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
@@ -22,6 +21,7 @@ from grace.errors import ConfigError, GraceError, ModelError
 from grace.evidence import FEATURES, Evidence, confidence, reading
 from grace.export import export_model
 from made_up_evidence import EVIDENCE
+from tiny_lora import Trained, write
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
@@ -29,63 +29,17 @@ pytestmark = [
 ]
 PROMPTS = [[10, 11, 12, 13], [20, 21]]
 RESPONSES = [[30, 31, 32], [40]]
-MODULES = {"phi3": ["down_proj"], "gpt_neox": ["dense_4h_to_h"]}
 CASES = ("llama_tied", "llama_untied", "qwen2", "tied_padded", "gpt_neox")
 PADDED = ("qwen2", "tied_padded")
 
 
-class Trained(NamedTuple):
-    """A backbone with an adapter as training writes it, and the engine of the trained model."""
-
-    base: Path
-    adapter: Path
-    engine: TransformersEngine
-
-
 def train(name: str, folder: Path, *, read_at: str = "predict", **changes: Any) -> Trained:
-    import peft
-
     model = tiny_models.model("llama_tied" if name == "tied_padded" else name)
     tokenizer = tiny_models.tokenizer()
     if name == "tied_padded":
         model.resize_token_embeddings(len(tokenizer) + 7, mean_resizing=False)
-    base, adapter = folder / "base", folder / "adapter"
-    model.save_pretrained(base)
-    tokenizer.save_pretrained(base)
-    token = add_cnf(model, tokenizer)
-    config = peft.LoraConfig(
-        r=3,
-        lora_alpha=5,
-        task_type="CAUSAL_LM",
-        target_modules=MODULES.get(model.config.model_type, ["down_proj", "q_proj"]),
-        trainable_token_indices=trainable_rows(model, token.readout),
-    )
-    torch.manual_seed(1)  # of the matrices A
-    wrapped = peft.get_peft_model(model, config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for key, parameter in wrapped.named_parameters():
-            if "lora_" in key or "trainable_tokens_delta" in key:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-    wrapped.save_pretrained(adapter, save_embedding_layers=False)
-    tokenizer.save_pretrained(adapter)
-    record = {
-        "schema_version": 1,
-        "cnf_token": "<CNF>",
-        "cnf_id": token.id,
-        "read_at": read_at,
-        "base_model": str(base),
-        "rows": model.get_input_embeddings().weight.shape[0],
-        "spare_row": token.spare_row,
-        "evidence": EVIDENCE.to_dict() if read_at != "prompt" else None,
-        "train": {"rank": 3, "target_modules": ["mlp"]},
-        "data": {"task": "trivia_qa", "prompt": "short"},
-        **changes,
-    }
-    (adapter / "grace.json").write_text(json.dumps(record))
-    evidence = EVIDENCE if record["evidence"] else None
-    engine = TransformersEngine(wrapped.eval(), tokenizer, read_at, evidence=evidence)
-    return Trained(base, adapter, engine)
+    changes = {"evidence": EVIDENCE if read_at != "prompt" else None} | changes
+    return write(model, tokenizer, folder, read_at=read_at, **changes)
 
 
 def export(made: Trained, out: Path, form: str, **options: Any) -> Any:

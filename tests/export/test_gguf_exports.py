@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from test_forms import Trained, export, logits, same, train
+from test_forms import export, logits, same, train
 from test_linear import BOUNDED, fitted
 from tokenizers import pre_tokenizers
 
@@ -29,6 +29,7 @@ from grace.errors import ConfigError, ModelError
 from grace.export import export_model
 from grace.export.gguf_weights import write_weights
 from grace.pipeline.stages.fit import write_rows_adapter
+from tiny_lora import Trained
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),

@@ -16,6 +16,7 @@ from test_snippets import code_of, run
 
 import grace
 import tiny_models
+import tiny_run
 from fake_upstream import MODEL, serving
 from grace.engines import Sampling
 from grace.engines.openai import OpenAIEngine
@@ -40,8 +41,7 @@ pytestmark = [
 def fitted(name: str, folder: Path, task: str = "jsonl") -> Path:
     """Write a backbone and four random rows for it, and return the adapter."""
     base = folder / "base"
-    tiny_models.model(name).save_pretrained(base)
-    tiny_models.tokenizer().save_pretrained(base)
+    tiny_run.write_model(base, name)
     engine = TransformersEngine.load(base)
     rows = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32)
     metadata = {"base_model": str(base), "data": {"task": task, "prompt": "short"}}

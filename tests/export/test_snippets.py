@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 from safetensors.torch import load_file, save_file
-from test_forms import Trained, export, train
+from test_forms import export, train
 
 import grace
 from fake_upstream import MODEL, serving
@@ -106,7 +106,7 @@ def test_an_empty_answer_and_an_impossible_token_have_the_same_confidence(tmp_pa
 
 
 def test_peft_loads_an_adapter_by_the_lines_of_its_card(tmp_path: Path) -> None:
-    made: Trained = train("llama_untied", tmp_path)
+    made = train("llama_untied", tmp_path)
     out = tmp_path / "out"
     export(made, out, "adapter")
     loading = code_of(out, "PeftModel").replace("path/to/this/directory", str(out))

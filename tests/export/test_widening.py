@@ -13,6 +13,7 @@ import transformers
 
 import tiny_gguf
 import tiny_models
+import tiny_run
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.gguf import resolve_model
@@ -35,8 +36,7 @@ PROMPTS = [tiny_models.tokenizer().encode(text) for text in tiny_models.SENTENCE
 def fitted(name: str, folder: Path, layer: int = 1) -> Path:
     """Write a backbone and random rows that read a block of it, and return the adapter."""
     base = folder / "base"
-    tiny_models.model(name).save_pretrained(base)
-    tiny_models.tokenizer().save_pretrained(base)
+    tiny_run.write_model(base, name)
     return fitted_on(base, folder, layer)
 
 
