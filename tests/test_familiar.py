@@ -159,6 +159,15 @@ def test_a_large_source_does_not_drown_a_small_one():
     assert ratios[1] > 1.5 * ratios[0] > 0
 
 
+def test_a_source_whose_prompts_are_all_the_same_has_a_distance():
+    ends = np.random.default_rng(0).normal(size=(60, 40))
+    ends[:30] = 1.0
+    prompts = describe(ends, ["a"] * 30 + ["b"] * 30)
+    away_SN = from_each(ends, prompts.mean_SH, prompts.spread_SH)
+    assert np.isfinite(prompts.near) and np.isfinite(away_SN).all()
+    assert (away_SN.argmin(0) == np.repeat([0, 1], 30)).all()
+
+
 def test_what_holds_in_one_source_only_counts_less_than_for_questions_of_the_sources():
     rng, sources = np.random.default_rng(0), np.repeat(np.arange(3), 400)
     right_N = rng.random(1200) < 0.5

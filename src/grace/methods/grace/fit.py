@@ -292,21 +292,15 @@ def knowing_sources(
     """
     evidence, familiar, described = fit.evidence, fit.evidence.familiar, fit.prompts
     assert familiar is not None and described is not None
-    said_2N = np.stack([_log_odds(fit.held_out), fit.ranks])
-    held_2N = said_2N.copy()
+    (block, prompts), center_F = described, np.array(evidence.center)
     sources_N, right_N = np.array(sources_in(groups_N)), np.asarray(labels_N, dtype=np.float64)
-    fold_N, nearest_N = np.full(len(right_N), -1), sources_N.copy()
-    fold_N[whole_N] = fit.fold_N[whole_N]
-    for fold in range(int(fold_N.max()) + 1):  # as near as prompts are that no description has seen
-        out_N, rest_N = fold_N == fold, (fold_N >= 0) & (fold_N != fold)
-        known = describe(first_NH[rest_N], sources_N[rest_N].tolist())
-        away_SN = from_each(first_NH[out_N], known.mean_SH, known.spread_SH)
-        nearest_N[out_N] = np.unique(sources_N[rest_N])[away_SN.argmin(0)]
+    held_2N = np.stack([_log_odds(fit.held_out), fit.ranks])
+    nearest_N = _nearest(first_NH, sources_N, fit.fold_N, whole_N)
     own, rows = list[Own](), list[tuple[int, Array]]()
     for source in np.unique(sources_N[whole_N]):
-        in_N, near_N = sources_N == source, (nearest_N == source) & (fold_N >= 0)
+        in_N, near_N = sources_N == source, nearest_N == source
         groups = [groups_N[row] for row in np.flatnonzero(in_N).tolist()]
-        own.append(Own(0.0, (0.0,) * len(evidence.weights), 0.0))
+        own.append(Own(0.0, (0.0,) * len(center_F), 0.0))
         rows.append((layers[0], np.zeros((len(PLACES), first_NH.shape[1]))))
         if len(set(groups)) < 2 or len(set(right_N[in_N])) < 2 or not near_N.any():
             continue
@@ -318,26 +312,26 @@ def knowing_sources(
         every = read_by(of_source, graded[0])
         layer = choose_layer(every, layers, *graded[1:], free=True, seed=seed)
         alone = fit_readout(of_source, *graded, head, layer=layer, seed=seed)
-        weights_F, center_F = np.array(alone.evidence.weights), np.array(evidence.center)
+        weights_F = np.array(alone.evidence.weights)
         bias = alone.evidence.bias + float(weights_F @ (center_F - alone.evidence.center))
-        found_2N = np.tile((features_NF - center_F) @ weights_F + bias, (2, 1))
+        said_2N = np.tile((features_NF - center_F) @ weights_F + bias, (2, 1))
         for state_ND, row_D in zip(placed(read(layer.layer)), alone.weights_QD, strict=True):
-            found_2N += state_ND @ row_D
-        found_2N[:, in_N] = _log_odds(alone.held_out), alone.ranks
-        odds_K2N = said_2N + SHARES[:, None, None] * (found_2N - said_2N)
+            said_2N += state_ND @ row_D
+        said_2N[:, in_N] = _log_odds(alone.held_out), alone.ranks
+        odds_K2N = held_2N + SHARES[:, None, None] * (said_2N - held_2N)
         loss_KN = losses_at(odds_K2N[:, 0], right_N)
-        for fold in set(fold_N[near_N].tolist()):
-            out_N = near_N & (fold_N == fold)
-            without = loss_KN[:, near_N & ~out_N].sum(1).argmin()
-            held_2N[:, out_N] = odds_K2N[without][:, out_N]
-        best = int(loss_KN[:, near_N].sum(1).argmin())
-        if best:
+        for fold in set(fit.fold_N[near_N].tolist()):  # without what is held out
+            out_N = near_N & (fit.fold_N == fold)
+            best = loss_KN[:, near_N & ~out_N].sum(1).argmin()
+            held_2N[:, out_N] = odds_K2N[best][:, out_N]
+        share = float(SHARES[loss_KN[:, near_N].sum(1).argmin()])
+        if share:
             added_F = weights_F - evidence.weights
-            own[-1] = Own(float(SHARES[best]), tuple(added_F.tolist()), bias - evidence.bias)
+            own[-1] = Own(share, tuple(added_F.tolist()), bias - evidence.bias)
             rows[-1] = layer.layer, alone.weights_QD
     if not any(one.share for one in own):
         return fit
-    (block, prompts), held_out_N = described, sigmoid(held_2N[0])
+    held_out_N = sigmoid(held_2N[0])
     return fit._replace(
         held_out=held_out_N,
         ranks=held_2N[1],
@@ -345,6 +339,20 @@ def knowing_sources(
         evidence=replace(evidence, familiar=replace(familiar, own=tuple(own))),
         prompts=(block, prompts._replace(own=tuple(rows))),
     )
+
+
+def _nearest(first_NH: Array, sources_N: Array, fold_N: Array, whole_N: Any) -> Array:
+    """Return the source that each prompt is nearest to without its fold, None for fields."""
+    kept_N = np.zeros(len(fold_N), dtype=bool)
+    kept_N[whole_N] = True
+    nearest_N: Array = sources_N.astype(object)
+    nearest_N[~kept_N] = None
+    for fold in np.unique(fold_N[kept_N]):
+        out_N, rest_N = kept_N & (fold_N == fold), kept_N & (fold_N != fold)
+        known = describe(first_NH[rest_N], sources_N[rest_N].tolist())
+        away_SN = from_each(first_NH[out_N], known.mean_SH, known.spread_SH)
+        nearest_N[out_N] = np.unique(sources_N[rest_N])[away_SN.argmin(0)]
+    return nearest_N
 
 
 def _log_odds(c_N: Array) -> Array:

@@ -52,4 +52,4 @@ def from_each(first_NH: Array, mean_SH: Array, spread_SH: Array) -> Array:
 
 def _moments(part_NH: Array) -> tuple[Array, Array]:
     spread_H = part_NH.std(0, dtype=np.float64)
-    return part_NH.mean(0, dtype=np.float64), np.maximum(spread_H, LEAST * spread_H.max())
+    return part_NH.mean(0, dtype=np.float64), np.maximum(spread_H, LEAST * (spread_H.max() or 1.0))
