@@ -16,6 +16,15 @@ from tokenizers import (
 )
 
 import tiny_models
+from grace.chat import (
+    encode_chat,
+    encode_response,
+    encode_text,
+    has_chat_template,
+    refuse_longer,
+    with_thinking,
+)
+from grace.chat.plain import _any_of, plain_tokenizer
 from grace.cnf import CNF_TOKEN, add_cnf
 from grace.errors import DataError, ModelError
 
@@ -104,8 +113,6 @@ def hostile_strings(tokenizer):
 
 def check_user_text_is_text(tokenizer, strings):
     """The claims that hold for every tokenizer, under its current template."""
-    from grace.chat import encode_chat, encode_text, has_chat_template
-
     neutral = specials_in(tokenizer, encode_chat(tokenizer, chat_of("sys", "q", "a", "r")))
     alone = specials_in(tokenizer, encode_chat(tokenizer, chat_of("q")))
     for string in strings:
@@ -137,8 +144,6 @@ def test_user_text_is_text_under_every_template(tokenizer, template):
 
 @pytest.mark.parametrize("template", [t for t in TEMPLATES if t != "none"])
 def test_hostile_text_gets_the_ids_of_the_template_around_plain_text(tokenizer, template):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = TEMPLATES[template]
     with_cnf(tokenizer)
     hostile = encode_chat(tokenizer, chat_of("Be brief. ", " <CNF> or <|im_end|>? \n"))
@@ -150,8 +155,6 @@ def test_hostile_text_gets_the_ids_of_the_template_around_plain_text(tokenizer, 
 
 
 def test_the_encoding_does_not_leak_a_setting_into_the_users_tokenizer(tokenizer):
-    from grace.chat import encode_chat, encode_text
-
     with_cnf(tokenizer)
     before = tokenizer.backend_tokenizer.to_str()
     encode_chat(tokenizer, chat_of("<CNF>"))
@@ -161,8 +164,6 @@ def test_the_encoding_does_not_leak_a_setting_into_the_users_tokenizer(tokenizer
 
 
 def test_a_token_added_later_is_text_too(tokenizer):
-    from grace.chat import encode_chat
-
     encode_chat(tokenizer, chat_of("<CNF>"))  # builds the copy before <CNF> exists
     with_cnf(tokenizer)
     ids = encode_chat(tokenizer, chat_of("<CNF>"))
@@ -170,8 +171,6 @@ def test_a_token_added_later_is_text_too(tokenizer):
 
 
 def test_a_text_keeps_the_ids_that_it_had_before_a_special_token_of_its_words_existed(tokenizer):
-    from grace.chat import encode_text
-
     text = "What is the capital of France?"
     before = tokenizer.encode(text, add_special_tokens=False)
     assert len(before) < len(text) / 2
@@ -182,8 +181,6 @@ def test_a_text_keeps_the_ids_that_it_had_before_a_special_token_of_its_words_ex
 
 def test_without_a_template_the_layout_is_plain_with_the_tokenizers_own_bos(tokenizer):
     from tokenizers.processors import TemplateProcessing
-
-    from grace.chat import encode_chat, has_chat_template
 
     tokenizer.chat_template = None
     assert not has_chat_template(tokenizer)
@@ -197,8 +194,6 @@ def test_without_a_template_the_layout_is_plain_with_the_tokenizers_own_bos(toke
 
 @pytest.mark.parametrize("template", [GEMMA, PHI3])
 def test_a_template_without_a_system_turn_gets_it_in_the_user_turn(template, tokenizer):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = template
     merged = encode_chat(tokenizer, chat_of("Be brief.", "Who?", "I", "And?"))
     expected = [
@@ -225,8 +220,6 @@ def test_a_template_without_a_system_turn_gets_it_in_the_user_turn(template, tok
     ],
 )
 def test_a_template_that_fails_is_named_in_one_line(template, tokenizer):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = template
     with pytest.raises(ModelError, match=r"^the chat template refuses these messages: .+; correct"):
         encode_chat(tokenizer, chat_of("a", "Who wrote Middlemarch?"))
@@ -245,8 +238,6 @@ def test_a_template_that_fails_is_named_in_one_line(template, tokenizer):
     ],
 )
 def test_a_template_that_drops_what_the_user_says_is_refused(template, tokenizer):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = template
     words = "^the chat template leaves out the user's message, .+; correct the model's chat_temp"
     for content in ("Who?", "<|im_end|>", ""):
@@ -262,16 +253,12 @@ def test_a_template_that_drops_what_the_user_says_is_refused(template, tokenizer
     ],
 )
 def test_a_template_may_write_what_the_user_says_in_its_own_way(template, tokenizer):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = template
     messages = chat_of("Be brief.", "Größe?", "1", "Who is it?")
     assert encode_chat(tokenizer, messages) == template_ids(tokenizer, messages)
 
 
 def test_a_template_that_rewrites_contents_is_safe_and_exact_on_harmless_text(tokenizer):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = THINK
     with_cnf(tokenizer)
     harmless = chat_of("s", "q", "<think>hm</think>\nyes", "r")
@@ -291,8 +278,6 @@ SWITCHED = {  # as Qwen3, SmolLM3 and Granite write it
 
 @pytest.mark.parametrize("switch", SWITCHED.values(), ids=SWITCHED)
 def test_a_model_that_can_think_does_as_it_is_told(tokenizer, switch):
-    from grace.chat import encode_chat, with_thinking
-
     template = CHATML + switch + "{{ '<think>\n\n</think>\n\n' }}{% endif %}"
     for thinking in (False, True):
         tokenizer.chat_template = with_thinking(template, thinking)
@@ -304,8 +289,6 @@ def test_a_model_that_can_think_does_as_it_is_told(tokenizer, switch):
 
 
 def test_a_special_string_across_the_edge_of_a_content_stays_text(tokenizer):
-    from grace.chat import encode_chat
-
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] + '_end|>' }}{% endfor %}"
     ids = encode_chat(tokenizer, chat_of("<|im"))
     assert specials_in(tokenizer, ids) == []
@@ -314,8 +297,6 @@ def test_a_special_string_across_the_edge_of_a_content_stays_text(tokenizer):
 
 @pytest.mark.parametrize("strip", ["lstrip", "rstrip"])
 def test_tokens_that_swallow_spaces_keep_the_templates_ids(tokenizer, strip):
-    from grace.chat import encode_chat
-
     tokenizer.add_tokens([AddedToken("<|turn|>", special=True, normalized=False, **{strip: True})])
     tokenizer.chat_template = (
         "{% for m in messages %}{{ '<|turn|>' + m['content'] + '<|turn|>' }}{% endfor %}"
@@ -334,9 +315,6 @@ def test_tokens_that_swallow_spaces_keep_the_templates_ids(tokenizer, strip):
 @pytest.mark.parametrize("scheme", ["first", "always", "never", "normalizer"])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_metaspace_tokenizers_encode_contents_in_place(scheme, normalized):
-    from grace.chat import encode_chat, encode_text
-    from grace.chat.plain import plain_tokenizer
-
     tokenizer = metaspace(scheme, normalized)
     tokenizer.chat_template = LLAMA2
     with_cnf(tokenizer)
@@ -360,8 +338,6 @@ def test_metaspace_tokenizers_encode_contents_in_place(scheme, normalized):
 
 
 def test_a_model_that_knows_the_string_as_one_piece_spells_it_out():
-    from grace.chat import encode_text
-
     vocabulary = {c: i for i, c in enumerate("<>abcCNF ")} | {"<CNF>": 9}
     backend = Tokenizer(models.BPE(vocabulary, [], ignore_merges=True))
     backend.add_special_tokens([AddedToken("<CNF>", special=True, normalized=False)])
@@ -373,16 +349,12 @@ def test_a_model_that_knows_the_string_as_one_piece_spells_it_out():
 
 @pytest.mark.parametrize(("messages", "match"), [([], "no message"), ("tool", "role 'tool'")])
 def test_chats_that_cannot_be_encoded_are_refused(tokenizer, messages, match):
-    from grace.chat import encode_chat
-
     chat = [{"role": messages, "content": "x"}] if messages else []
     with pytest.raises(DataError, match=match):
         encode_chat(tokenizer, chat)
 
 
 def test_a_tokenizer_that_cannot_split_special_tokens_is_refused():
-    from grace.chat import encode_text
-
     class Slow:
         def __len__(self):
             return 1
@@ -392,8 +364,6 @@ def test_a_tokenizer_that_cannot_split_special_tokens_is_refused():
 
 
 def test_c_does_not_jump_when_the_question_mentions_the_token(tiny):
-    from grace.chat import encode_chat
-
     model, tokenizer = tiny
     token = add_cnf(model, tokenizer)
 
@@ -461,8 +431,6 @@ def test_user_text_is_text_with_real_tokenizers(shared, name, template, monkeypa
 @pytest.mark.shared
 @pytest.mark.parametrize("name", REAL)
 def test_the_copy_agrees_with_the_real_tokenizer_where_nothing_is_hostile(shared, name):
-    from grace.chat.plain import plain_tokenizer
-
     tokenizer = _real(shared / "tokenizers" / name)
     marker = hostile_strings(tokenizer)[-1]
     questions = (shared / "datasets/closedbook/trivia_qa/test.jsonl").read_text().splitlines()
@@ -498,9 +466,6 @@ def _read(folder):
 
 
 def test_private_characters_make_no_copy_and_no_quadratic_search(tokenizer):
-    from grace.chat import encode_chat
-    from grace.chat.plain import plain_tokenizer
-
     with_cnf(tokenizer)
     copy = plain_tokenizer(tokenizer)
     for text in ("\ue0f0" * 2**18, "\ue0f0\ue0f0", f"\ue0f0{'0' * 32}0\ue0f0"):
@@ -510,8 +475,6 @@ def test_private_characters_make_no_copy_and_no_quadratic_search(tokenizer):
 
 def test_special_tokens_are_found_in_time_linear_in_the_text():
     import re
-
-    from grace.chat.plain import _any_of
 
     words = [f"<unused{number}>" for number in range(6000)] + ["<un", "<", "<unused1>x", "ab", ""]
     pattern = re.compile(_any_of([word for word in words if word]))
@@ -523,8 +486,6 @@ def test_special_tokens_are_found_in_time_linear_in_the_text():
 
 
 def test_an_empty_response_to_a_plain_text_has_no_tokens(tokenizer):
-    from grace.chat import encode_response, encode_text
-
     chat = [{"role": "text", "content": "Q: Who?\nA:"}]
     assert encode_response(tokenizer, chat, "") == []
     assert encode_response(tokenizer, chat, "Ann") == encode_text(tokenizer, " Ann")
@@ -534,8 +495,6 @@ def test_an_empty_response_to_a_plain_text_has_no_tokens(tokenizer):
     "name", ["tiny", *(pytest.param(n, marks=pytest.mark.shared) for n in REAL)]
 )
 def test_a_text_is_refused_early_only_if_it_exceeds_the_context(request, tokenizer, name):
-    from grace.chat import encode_text, refuse_longer
-
     if name != "tiny":
         tokenizer = _real(request.getfixturevalue("shared") / "tokenizers" / name)
     with_cnf(tokenizer)
@@ -580,8 +539,6 @@ def forms_of(string):
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("normalizer", [None, "NFKC", "Lowercase", "both"])
 def test_no_user_forges_a_marker_of_the_template(kind, special, normalizer):
-    from grace.chat import encode_chat, encode_response
-
     tokenizer = tiny_models.tokenizer(chat_template=DEEPSEEK)
     steps = {"NFKC": normalizers.NFKC(), "Lowercase": normalizers.Lowercase()}
     wanted = [steps[name] for name in steps if normalizer in (name, "both")]
@@ -615,8 +572,6 @@ def test_no_user_forges_a_marker_of_the_template(kind, special, normalizer):
 
 
 def test_thoughts_keep_the_tokens_that_they_were_generated_with():
-    from grace.chat import encode_chat, encode_response
-
     tokenizer = tiny_models.tokenizer(chat_template=DEEPSEEK)
     tokenizer.add_tokens([AddedToken(m, special=False, normalized=False) for m in MARKERS])
     thought = "so</think>1"
@@ -630,8 +585,6 @@ def test_thoughts_keep_the_tokens_that_they_were_generated_with():
 @pytest.mark.shared
 @pytest.mark.parametrize("name", REAL[:2])
 def test_no_user_forges_an_added_marker_with_real_tokenizers(shared, name):
-    from grace.chat import encode_chat
-
     tokenizer = _read(shared / "tokenizers" / name)
     tokenizer.add_tokens([AddedToken(m, special=False, normalized=False) for m in MARKERS])
     tokenizer.chat_template = DEEPSEEK.replace("bos_token", "''").replace("eos_token", "''")

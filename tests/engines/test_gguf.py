@@ -27,7 +27,7 @@ from grace.engines.gguf import resolve_model
 from grace.engines.gguf.header import read_header
 from grace.engines.local import loading
 from grace.engines.transformers import TransformersEngine
-from grace.errors import ModelError
+from grace.errors import ModelError, RunError
 from grace.pipeline.context import Engines
 from grace.pipeline.settings import needed_length
 from grace.pipeline.stages.answers import check_model
@@ -299,8 +299,6 @@ def test_a_kill_leaves_nothing_half_made_and_the_next_process_starts_again(
 def test_a_cache_that_cannot_be_written_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.errors import RunError
-
     file, _, _ = write(tmp_path)
     (tmp_path / "taken").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))

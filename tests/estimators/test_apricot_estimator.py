@@ -11,6 +11,9 @@ import pytest
 import tiny_encoder
 from grace.errors import ConfigError
 from grace.estimators import Samples
+from grace.estimators.apricot import training
+from grace.estimators.apricot.encoder import load_classifier, load_encoder
+from grace.estimators.apricot.training import cluster_accuracies, train
 from grace.estimators.recalibrated import load_estimator
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched
@@ -80,8 +83,6 @@ def fitted(encoder: str, known: Any, **options: Any) -> Any:
 
 
 def test_a_target_is_the_accuracy_of_the_cluster_and_noise_keeps_its_own():
-    from grace.estimators.apricot.training import cluster_accuracies
-
     cluster, correct = [0, 1, 0, 1, 0, -1, -1, 1], [1, 1, 0, 0, 1, 1, 0, 0]
     third, two = 1 / 3, 2 / 3
     by_hand = [two, third, two, third, two, 1, 0, third]
@@ -89,8 +90,6 @@ def test_a_target_is_the_accuracy_of_the_cluster_and_noise_keeps_its_own():
 
 
 def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
-    from grace.estimators.apricot.training import cluster_accuracies
-
     # Questions 0 and 1 form a cluster with five responses, three right; question 2 is alone.
     question, correct = [0, 0, 1, 1, 1, 2, 2, 2, 2], [1, 1, 0, 0, 1, 1, 0, 0, 0]
     found = cluster_accuracies([0, 0, -1], question, correct)
@@ -98,8 +97,6 @@ def test_responses_to_one_question_share_its_cluster_or_its_own_accuracy():
 
 
 def test_only_training_questions_are_embedded_each_once(encoder: str, monkeypatch: Any):
-    from grace.estimators.apricot import training
-
     seen: list[str] = []
     plain = training.embed
 
@@ -126,8 +123,6 @@ def test_test_questions_cannot_change_a_value(encoder: str, known: Splits):
 
 def test_a_special_token_in_a_text_is_plain_characters(encoder: str):
     import torch
-
-    from grace.estimators.apricot.encoder import load_encoder
 
     model = load_encoder(encoder, 256, torch.device("cpu"))
     (ids,) = model.tokens([("a [SEP]", "b")])
@@ -186,9 +181,6 @@ def test_the_best_on_validation_answers_is_kept(
 def trained(encoder: str, briers: list[float], looks: list[Any], **options: Any) -> Any:
     """Train with made-up validation scores; the weights at each look go to `looks`."""
     import torch
-
-    from grace.estimators.apricot.encoder import load_classifier
-    from grace.estimators.apricot.training import train
 
     model, scores = load_classifier(encoder, "mean", 64, torch.device("cpu")), iter(briers)
 

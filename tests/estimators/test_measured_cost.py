@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from made_up_samples import Splits, drawn, response, samples
 
+from grace.engines.transformers import TransformersEngine
 from grace.estimators.recalibrated import load_estimator
 from grace.pipeline.stages.cost import Meter, MeteredEngine, watched
 
@@ -41,8 +42,6 @@ def made_up() -> Any:
 def test_access_and_requests_are_what_it_needs(
     name: str, options: Any, access: str, requests: int, tiny: Any
 ):
-    from grace.engines.transformers import TransformersEngine
-
     backbone = TransformersEngine(*tiny)
     engine = MeteredEngine(lambda: backbone, Meter())
     rated = made_up()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from made_up_samples import ScriptedEngine, Splits, response, samples
 
-from grace.chat import encode_text, with_thinking
+from grace.chat import encode_chat, encode_text, with_thinking
 from grace.engines import Sampling
+from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.estimators import Samples
 from grace.estimators.likelihood import sequence_likelihood
@@ -150,8 +151,6 @@ def test_words_that_begin_alike_are_refused(tokenizer: Any):
 def test_it_equals_a_softmax_over_the_rendered_chat(tiny: Any):
     import torch
 
-    from grace.engines.transformers import TransformersEngine
-
     model, tokenizer = tiny
     asked = [
         {
@@ -169,9 +168,6 @@ def test_it_equals_a_softmax_over_the_rendered_chat(tiny: Any):
 
 @pytest.mark.shared
 def test_likelihood_and_p_true_equal_those_of_lm_polygraph_on_a_real_backbone(shared: Path):
-    from grace.chat import encode_chat
-    from grace.engines.transformers import TransformersEngine
-
     engine = TransformersEngine.load(shared / "backbones" / "closedbook-llama", dtype="float32")
     rows = json.loads(PUBLIC.read_text(encoding="utf-8"))["rows"]
     asked: Any = [[{"role": "user", "content": f"Question: {r['question']}\nGuess:"}] for r in rows]

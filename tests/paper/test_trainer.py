@@ -16,6 +16,7 @@ import tiny_run
 from grace.cnf import add_cnf
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, RunError, TrainingError
+from grace.methods.paper import loop
 from grace.methods.paper.examples import Example
 
 
@@ -191,8 +192,6 @@ def test_the_adapter_directory_is_complete_and_names_what_it_needs(train: Any) -
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.methods.paper import loop
-
     real, calls = loop.losses, [0]
 
     def broken(*args: Any, **options: Any) -> Any:
@@ -210,8 +209,6 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_keeps_the_checkpoint(
 def test_running_out_of_memory_names_the_way_out(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.methods.paper import loop
-
     def full(*args: Any, **options: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

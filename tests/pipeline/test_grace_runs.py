@@ -17,11 +17,14 @@ import pytest
 import grace
 import tiny_run
 from grace.config import override_settings
+from grace.engines.transformers import TransformersEngine
 from grace.errors import DataError, RunError
 from grace.estimators.probes import StateProbe
 from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
+from grace.pipeline.scaling import ScaleSettings, scale_runs
 from grace.pipeline.stages.answers import sampling_for
+from grace.pipeline.stages.cost import StoredTraining
 from grace.pipeline.stages.fit import fit_run, read_layer
 from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
 from grace.pipeline.stages.score import rated_estimators
@@ -216,8 +219,6 @@ def test_validation_answers_are_rated_once_and_compared_in_the_report(made: Path
 
 
 def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> None:
-    from grace.pipeline.stages.cost import StoredTraining
-
     directory = RunDir(made / "rows")
     context = Context(directory, settings(made))
     samples = context.samples(directory.split("train"))
@@ -232,11 +233,6 @@ def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> No
 
 
 def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: Path) -> None:
-    import shutil
-
-    from grace.engines.transformers import TransformersEngine
-    from grace.pipeline.scaling import ScaleSettings, scale_runs
-
     run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
     drawn = []
     generate = TransformersEngine.generate_unit
@@ -261,8 +257,6 @@ def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: 
 def test_where_the_few_whole_answers_are_alike_the_length_limit_is_named(
     made: Path, tmp_path: Path
 ) -> None:
-    import shutil
-
     run_path = Path(shutil.copytree(made / "rows", tmp_path / "run"))
     table = RunDir(run_path).split("train").responses
     cut = {"finish_reason": "length", "end_logprob": None, "confidence": None}

@@ -11,6 +11,7 @@ import pytest
 
 import tiny_run
 from grace.chat import encode_chat
+from grace.cli import main
 from grace.config import RunSettings, override_settings
 from grace.errors import ModelError
 from grace.pipeline import STAGES, planning, run
@@ -91,8 +92,6 @@ def test_a_model_that_is_not_there_is_named(settings: RunSettings, tmp_path: Pat
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from grace.cli import main
-
     model = tiny_run.write_model(tmp_path / "model")
     file = tiny_run.write_questions(tmp_path / "questions.jsonl")
     where = ["--model", str(model), "--file", str(file), *tiny_run.settings()]
@@ -114,8 +113,6 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_dry_run_plans_only_what_is_left(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    from grace.cli import main
-
     def planned(*options: str) -> str:
         with pytest.raises(SystemExit) as stopped:
             main(["run", str(tmp_path / "run"), "--dry-run", *options])

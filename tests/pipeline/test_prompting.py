@@ -12,9 +12,11 @@ import pytest
 import tiny_run
 from grace.config import RunSettings, override_settings
 from grace.engines.local import loading
+from grace.engines.local.loading import load_tokenizer
 from grace.pipeline import prompting, run
 from grace.pipeline import settings as run_settings
 from grace.pipeline.context import Context
+from grace.records import Question
 from grace.store import RunDir, read_json
 
 OPEN = [one for one in tiny_run.FAST if not one.startswith(("data.", "sample.max_new"))]
@@ -161,9 +163,6 @@ def test_answers_that_are_numbers_are_counted_as_numbers(
 
 
 def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Path) -> None:
-    from grace.engines.local.loading import load_tokenizer
-    from grace.records import Question
-
     tokenizer = load_tokenizer(str(inputs / "chat"))
     short, long = (Question("1", "jsonl", "?", (answer,)) for answer in ("x", "why " * 60))
     choice = Question("2", "jsonl", "?", ("A",), ("x", "y"))

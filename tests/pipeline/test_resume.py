@@ -14,8 +14,11 @@ import trials
 
 import tiny_run
 from grace.config import override_settings
+from grace.engines import Sampling
 from grace.errors import ModelError, RunError
-from grace.pipeline import load_run_settings, refuse_changes, run
+from grace.pipeline import ORDER, STAGES, load_run_settings, refuse_changes, run
+from grace.pipeline.stages.answers import sample_split
+from grace.records import Question
 from grace.store import RunDir
 from made_up_response import said
 
@@ -330,8 +333,6 @@ def test_leftovers_of_a_killed_write_do_no_harm(
 
 
 def test_every_file_of_a_run_belongs_to_one_stage(reference: Any) -> None:
-    from grace.pipeline import STAGES
-
     owners: dict[str, list[str]] = {}
     for stage, declared in STAGES.items():
         for pattern in (f"stages/{stage}.*", *declared.writes):
@@ -356,11 +357,6 @@ def test_every_file_of_a_run_belongs_to_one_stage(reference: Any) -> None:
 def test_the_time_of_samples_is_known_as_long_as_they_are_kept(
     answers: Any, folder: str, owner: str, tmp_path: Path
 ) -> None:
-    from grace.engines import Sampling
-    from grace.pipeline import ORDER, STAGES
-    from grace.pipeline.stages.answers import sample_split
-    from grace.records import Question
-
     context = made_up_run.make(tmp_path)
     engine: Any = context.engines.base
     context.engines.tuned = engine

@@ -10,15 +10,14 @@ import pytest
 import trials
 
 import grace
-from grace.errors import ConfigError
+from grace.errors import ConfigError, RunError
+from grace.pipeline.study import resolve_study
 
 QUICK = ("paper.epochs=1",)
 
 
 def resume_without_recipe(path: Path, *changes: str, redo: str | None = None) -> None:
     """Do what `grace run RUN` does for a run that exists."""
-    from grace.pipeline.study import resolve_study
-
     trials.run(path, resolve_study(path, None, changes), redo)
 
 
@@ -47,9 +46,6 @@ def test_a_study_resumes_by_its_name(study: Path) -> None:
 
 
 def test_a_run_of_one_seed_does_not_become_a_study(reference: Any, tmp_path: Path) -> None:
-    from grace.errors import RunError
-    from grace.pipeline.study import resolve_study
-
     run = reference.copy(tmp_path)
     with pytest.raises(RunError, match="is a single run, and 2 runs were asked for"):
         resolve_study(run, None, (), seeds=2)

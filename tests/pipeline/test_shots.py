@@ -12,7 +12,11 @@ import grace
 import tiny_run
 from grace.chat import encode_chat, encode_text
 from grace.config import override_settings
+from grace.engines.reading import stop_ids
+from grace.export import export_model
 from grace.pipeline import run
+from grace.pipeline.context import open_run
+from grace.pipeline.stages import answers
 from grace.records import Question, from_json
 from grace.store import read_json
 
@@ -35,8 +39,6 @@ def _questions(path: Path) -> list[Question]:
 
 
 def _context(path: Path) -> Any:
-    from grace.pipeline.context import open_run
-
     return open_run(path)
 
 
@@ -74,9 +76,6 @@ def test_a_loaded_model_asks_with_the_same_examples_prompt_and_stops(shown: Path
 
 
 def test_an_export_ends_at_the_same_tokens_and_says_so(shown: Path, tmp_path: Path) -> None:
-    from grace.engines.reading import stop_ids
-    from grace.export import export_model
-
     export_model(shown, shown / "adapter", str(shown.parent / "model"), tmp_path / "out")
     before, after = grace.load(shown), grace.load(tmp_path / "out")
     stops = stop_ids(before.engine.tokenizer, ["\n", "e"])
@@ -102,8 +101,6 @@ def test_text_and_its_newline_are_said_once(shown: Path, capsys: Any) -> None:
 
 
 def test_right_and_wrong_answers_are_shown_after_grading(shown: Path, capsys: Any) -> None:
-    from grace.pipeline.stages import answers
-
     answers.grade(_context(shown))
     said = capsys.readouterr().err.splitlines()
     verdicts = [line.partition(":")[0] for line in said if "(accepted: " in line]

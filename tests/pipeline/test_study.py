@@ -16,6 +16,7 @@ from grace.errors import ConfigError, RunError
 from grace.pipeline.stages import score
 from grace.pipeline.stages.report import report_runs
 from grace.pipeline.study import Study, resolve_study, run_study
+from grace.running import check_names
 
 PEOPLE, PLACES = "pocket_people", "pocket_places"
 RECIPES = list(shipped_recipes().values())
@@ -317,8 +318,6 @@ def test_two_tasks_of_one_name_are_refused(tmp_path: Path):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_names_what_there_is(recipe: Path, tmp_path: Path):
-    from grace.running import check_names
-
     study = resolve_study(tmp_path, recipe, ["model.path=pocket"])
     for settings in study.runs().values():
         check_names(settings)

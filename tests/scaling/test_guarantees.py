@@ -12,7 +12,7 @@ from grace.errors import UserInputError
 from grace.records import Vote
 from grace.scaling import Pool, accuracy_threshold
 from grace.scaling.replaying import early_stops, is_right, outcomes
-from grace.strategies import EarlyStop, FittedVote, decide
+from grace.strategies import EarlyStop, FittedVote, decide, vote
 from grace.strategies.tally import VoteTable
 from grace.thresholds import GRID, pick, selective
 
@@ -160,8 +160,6 @@ def test_the_default_grid_is_quick_enough_to_try_on_a_thousand_questions():
 
 
 def test_the_samples_of_a_fitted_vote_are_read_once_for_all_thresholds(monkeypatch):
-    from grace.strategies import vote
-
     pool, seen = pool_of(40, seed=3), []
     table = VoteTable(pool.answer_QS[:, :6], pool.confidence("grace")[:, :6])
     expected = []

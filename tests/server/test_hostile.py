@@ -19,6 +19,7 @@ import pytest
 from live_server import NAME, Live, running
 
 from forks import Command
+from grace.chat.plain import PlainTokenizer
 from grace.server import guard
 
 ENDS_S = 10
@@ -108,8 +109,6 @@ def test_a_client_without_a_key_does_not_hold_a_connection(
 def test_a_text_that_cannot_fit_is_refused_before_most_of_it_is_read(
     kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.chat.plain import PlainTokenizer
-
     server: Live = request.getfixturevalue(kind)
     read, text = 0, "\ue0f0" * 150_000
     plain = PlainTokenizer._ids
@@ -140,8 +139,6 @@ def test_a_text_that_cannot_fit_is_refused_before_most_of_it_is_read(
 def test_text_is_not_tokenised_on_the_models_thread(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from grace.chat.plain import PlainTokenizer
-
     seen = set()
     plain = PlainTokenizer._ids
 

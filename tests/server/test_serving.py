@@ -16,6 +16,7 @@ from live_server import NAME, Live, running, slowed
 
 from grace.chat import encode_chat, encode_text
 from grace.config import DataSettings
+from grace.engines import Sampling
 from grace.model import Model
 from grace.records import EMPTY, Threshold
 from grace.tasks import load_task
@@ -202,8 +203,6 @@ def test_a_stream_says_the_same_as_the_whole(served: Live) -> None:
 def test_n_samples_are_those_of_the_engine(live: Live) -> None:
     answer = chat(live, n=3, temperature=0.8, seed=5, max_tokens=12, top_p=0.9)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    from grace.engines import Sampling
-
     prompt = encode_chat(live.model.engine.tokenizer, live.model.messages(QUESTION))
     sampling = Sampling(3, 0.8, 0.9, 12, seed=5)
     ((_, expected),) = live.model.engine.generate([prompt], sampling)

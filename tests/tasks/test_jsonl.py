@@ -16,7 +16,7 @@ import pytest
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
 from grace.records import Question
-from grace.tasks import load_task, values
+from grace.tasks import jsonl, load_task, values
 from grace.tasks.prompts import draw_training
 
 SPLITS = ("train", "validation", "test")
@@ -339,8 +339,6 @@ def test_settings_that_conversations_do_not_use_are_named(tmp_path: Path, caplog
 def test_a_row_is_parsed_once_for_a_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    from grace.tasks import jsonl
-
     seen: list[str] = []
 
     def parse(row: Any, data: DataSettings) -> Question:

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from grace.chat import encode_chat, encode_response
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
 from grace.records import Question
@@ -95,8 +96,6 @@ def test_the_system_turn_comes_once_and_a_choice_is_answered_by_its_letter() -> 
 
 
 def test_plain_text_is_questions_and_answers_line_by_line(tokenizer) -> None:
-    from grace.chat import encode_chat, encode_response
-
     data = DataSettings(prompt="text", system="Facts.")
     asked = conversation(load_task("sciq"), OPEN, data, SHOTS)
     text = (
@@ -110,8 +109,6 @@ def test_plain_text_is_questions_and_answers_line_by_line(tokenizer) -> None:
 
 
 def test_plain_text_writes_out_options_and_answers_by_letter(tokenizer) -> None:
-    from grace.chat import encode_chat
-
     asked = conversation(load_task("jsonl"), CHOICE, DataSettings(prompt="text"), (CHOICE,))
     block = "Q: Which is a prime?\nA. 4\nB. 7\nC. 9\n"
     text = f"{block}Answer: B\n{block}"
@@ -119,8 +116,6 @@ def test_plain_text_writes_out_options_and_answers_by_letter(tokenizer) -> None:
 
 
 def test_a_template_of_ones_own_writes_out_one_question(tokenizer) -> None:
-    from grace.chat import encode_chat
-
     own = DataSettings(prompt="text", template="{question}")
     braces = Question("c", "sciq", "What does {options} mean in {x}?", ("nothing",))
     asked = conversation(load_task("sciq"), braces, own, SHOTS[1:])
