@@ -13,6 +13,8 @@ from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
 from grace.engines.local import graphs, scoring
 from grace.engines.local.decoding import SampleRequest
+from grace.engines.local.forward import Forward
+from grace.engines.local.layers import LayerRows, PromptEnds, mlp_output
 from grace.engines.transformers import TransformersEngine
 
 CLOSE = 1e-5
@@ -155,6 +157,24 @@ def test_rows_in_places_of_their_own_are_what_they_are_otherwise(
         assert not engine._placed, "windows are counted from the last column"
     else:
         assert len({places for places, _ in used}) > 1 < len({columns for _, columns in used})
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_step_in_places_stays_on_the_device_of_the_model(own: bool) -> None:
+    meta = torch.device("meta")  # as strict as a GPU about tensors of two devices
+    model = tiny_models.model("llama_untied").to(meta)
+    size = mlp_output(model, 1).in_features
+    rows = tuple(LayerRows(1, torch.zeros(4, size, device=meta)) for _ in range(2))
+    ends = PromptEnds(1, *torch.zeros(2, 2, size, device=meta), rows) if own else None
+    forward = Forward(model, (1, 2, 3, 4), None, ends)
+    ids_1L = torch.arange(6, device=meta)[None]
+    _, cache = forward(ids_1L, None, ids_1L, cache=forward.empty_cache(), use_cache=True)
+    near_1X = forward.near([1])[:, -1]
+    places = graphs.Places(forward, 2, 8, meta)
+    places._copy(cache, ids_1L[0, :1], ids_1L[0, -1:])
+    places._place_R = ids_1L[0, :1]
+    made = places.step(ids_1L[0, :1], ids_1L[0, -1:], near_1X, 7)
+    assert {near_1X.device, *(one.device for one in made)} == {meta}
 
 
 def test_a_model_that_ignores_the_mask_of_the_places_is_sampled_the_usual_way() -> None:

@@ -96,7 +96,7 @@ class Forward:
         these read at the last K positions; X is 0 without `ends`.
         """
         if self.ends is None or self._taps is None:
-            return torch.empty(len(back), max(back), 0)
+            return torch.empty(len(back), max(back), 0, device=self._read.device)
         seen_BKH = self._taps(self.ends.layer, max(back))
         ended_BH = seen_BKH[range(len(back)), [-place for place in back]]
         near_BX = torch.stack(self.ends.nearest(ended_BH), dim=1)

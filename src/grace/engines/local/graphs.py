@@ -175,13 +175,14 @@ def works(forward: Forward, device: torch.device) -> bool:
     _, cache = forward(ids_1L[:, :-1], None, ids_1L[:, :-1], cache=cache, use_cache=True)
     places = Places(forward, FEWEST, TRIED, device)
     places._capture = False
-    last_1, near_1X = ids_1L[0, -1:], forward.near([1])[:, -1]
+    last_1, near_1X = ids_1L[0, -1:], forward.near([1])[:, -1].to(device)
     try:
         places.exchange(last_1[:0], cache, last_1)
         for room in (room for rooms in places._rooms for room in rooms):
             room[:, :, TRIED:] = LARGE
         got_1V, _ = places.step(last_1, last_1, near_1X, TRIED)
-    except Exception:  # code of a model's own may need anything
+    except Exception as error:  # code of a model's own may need anything
+        log.warning("steps are not captured as CUDA graphs: %s", error)
         return False
     wanted_11V, _ = forward(last_1[None], None, last_1[None], cache=cache, use_cache=True)
     return bool((got_1V - wanted_11V[:, 0]).norm() <= CLOSE * wanted_11V.norm())
