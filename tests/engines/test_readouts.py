@@ -70,9 +70,13 @@ def naive(engine, prompt, key, sample, sampling):
     return tokens, logprobs, trace, None
 
 
-@architectures
+@pytest.mark.parametrize(
+    ("tiny", "sampling"),
+    [("llama_untied", GREEDY), ("qwen2", NUCLEUS)],
+    indirect=["tiny"],
+    ids=["greedy", "top_p"],
+)
 @every_variant
-@pytest.mark.parametrize("sampling", [GREEDY, NUCLEUS], ids=["greedy", "top_p"])
 def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(
     tiny, head, read_at, sampling
 ):
