@@ -196,16 +196,6 @@ def test_a_slope_multiplies_the_log_odds(slope):
         assert confidence([(r,)], [-0.4], -0.2, mapped) == pytest.approx(1 / (1 + math.exp(-odds)))
 
 
-def test_a_map_after_a_map_is_one_map_after_the_other():
-    def log_odds_of(evidence):
-        c = confidence([(reading(-0.6),)], [-0.3, -1.2], -0.2, evidence)
-        return np.log(c / (1 - c))
-
-    once = EVIDENCE.mapped(0.4, 0.4, -0.8)
-    assert log_odds_of(once) == pytest.approx(0.4 * log_odds_of(EVIDENCE) - 0.8)
-    assert log_odds_of(once.mapped(2.5, 2.5, 0.3)) == pytest.approx(2.5 * log_odds_of(once) + 0.3)
-
-
 @pytest.mark.parametrize("evidence", [replace(EVIDENCE, limit=1.5), Evidence.none()])
 def test_the_map_that_is_written_is_the_one_that_was_fitted(evidence):
     """Also where c is at its bound, which most of these are, and of a map on top of a map."""
