@@ -83,6 +83,12 @@ def test_the_one_text_in_a_reply_of_an_api_is_the_answer(response: Any, text: st
     assert found.is_cut is ("length" in str(response))
 
 
+def test_the_last_turn_of_the_assistant_is_the_answer_where_no_other_is_given() -> None:
+    turns = [*TURNS, {"role": "assistant", "content": "She."}]
+    (found,) = read_answers([{"messages": turns}])
+    assert (found.asked, found.response) == (TURNS, "She.")
+
+
 def test_samples_of_lm_evaluation_harness_are_answers() -> None:
     doc = {"question": "What is 2 + 3?", "answer": "So.\n#### 5"}
     sample = {"doc_id": 0, "doc": doc, "target": "5", "resps": [["It is 5."]], "filter": "none"}

@@ -58,7 +58,7 @@ _LABELLED = (
 _LABEL = re.compile(_LABELLED, re.I | re.M)
 _ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*", re.I | re.M)
 _STATED = re.compile(
-    r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|would\s+be|must\s+be|should\s+be|=)[*_]*"
+    r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|(?:would|must|should|has\s+to)\s+be|=)[*_]*"
     r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
     rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_WORDS})(?![a-z])\s*(?:\w{{1,20}}\s+)?"
     r"(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"
@@ -88,7 +88,7 @@ _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
 _KEYED = re.compile(  # in JSON
     r"\"(?:(?:final|correct|best|selected|chosen|predicted|short)[ _]?)?"
     r"(?:answer|guess|choice|option|prediction)(?:[ _](?:letter|choice|option|text))?\"\s*:\s*"
-    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+))",
+    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+)|\[((?:\s*\"[^\"\n]*\",?)+)\s*\])",
     re.I,
 )
 _SOME = r"[^.!?\n]{0,200}?"
@@ -151,7 +151,7 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
     start, end = after_thoughts(text)
     text = _ENDS.split(plain(text[start:end]), maxsplit=1)[0]
     text = _TAGGED.sub(r"\nAnswer: \1\n", _UNSAID.sub(" ", text))
-    text = _KEYED.sub(lambda found: f"\nAnswer: {found[1] or found[2] or ''}\n", text)
+    text = _KEYED.sub(_as_line, text)
     text = _UNHELD.sub("", _TABLE.sub(_out_of_table, _FENCE.sub("", text)))
     text = _before_next(text.strip())
     for found in reversed([*_CORRECTED.finditer(text)][-MOST:]):
@@ -163,6 +163,12 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
         if amended and means(amended[1]):
             return amended[1]
     return text
+
+
+def _as_line(keyed: re.Match[str]) -> str:
+    """Return the value of a key in JSON as a labelled line; those of a list are alternatives."""
+    each = "; ".join(re.findall(r'"([^"]*)"', keyed[3] or ""))
+    return f"\nAnswer: {keyed[1] or keyed[2] or each}\n"
 
 
 def _out_of_table(table: re.Match[str]) -> str:

@@ -68,6 +68,7 @@ _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63"), "-")
 _TYPED = str.maketrans("\u2044\u066c\u066b\u22c5\u2217\u2212\u2215", "/,.\u00b7*-/") | {
     ord("√"): "sqrt",
     ord("π"): "pi",
+    ord("∞"): "infty",
     **{0x2080 + digit: str(digit) for digit in range(10)},  # H₂O
 }
 _GAP = " \u00a0\u202f\u2007\u2008\u2009\u200a"
@@ -101,7 +102,7 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\([A-Za-z]+)\s*\{([^{}]*)\}(?:\{([^{}]*)\})?", r"\1\2\3"),  # sqrt2: no number
     (r"\^\s*[{(]\s*([-+]?\d+)\s*[})]", r"^\1"),
     (r"\\(?=[A-Za-z])", ""),
-    (r"(?<=\d)\*\*(?=[-+]?\d)", "^"),
+    (r"(?<=[\w)])\*\*(?=[-+]?\d+(?![\d*]))", "^"),
     (r"\\([{}])", r"\1"),
     (r"\*\*|__|`", ""),
 )
@@ -134,7 +135,9 @@ _CURRENCY = re.compile(r"(?:\b[A-Z]{1,2}[$]|[$€£¥₹₩]|(?<![^\W_])(?:Rs|US
 _SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
 _MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
 _DENIED = re.compile(rf"{REJECTING}\s+\W*\Z", re.I)
-_ASIDE = re.compile(r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])", re.I)
+_ASIDE = re.compile(
+    r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])|\s+out\s+of\s+\d[\d.,]*", re.I
+)
 _AMOUNT = re.compile(
     rf"(?<![\w.,/-])(an?|{'|'.join(COUNTED)}|[\d.,]*\d)[\s-]?([a-z]+)\b(?![\^/]|\s*per\b)", re.I
 )

@@ -23,7 +23,7 @@ _LEAD = re.compile(
     r"|(?:definitely|clearly|probably|(?:most\s+)?likely)\s+){1,3}(?=\S)",
     re.I,
 )
-_OPEN = "*_`\"'\u2018\u2019\u201c\u201d([{$<>)]}.,:;!? \t"
+_OPEN = "*_`\"'\u2018\u2019\u201c\u201d([{$<>)]}.,:;!?→✅✔✓👉 \t"
 _LETTER = re.compile(
     r"[*_`\"'\u2018\u201c(\[{$<\s]*(?:([A-J])|([a-j])(?=\s*(?:[).,:;\]}*]|\Z)))(?!['\u2019-]?\w)"
 )
@@ -72,8 +72,10 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
         following = rf"(?:[.,;:!?\n]\W*|\s(?=.\))){chr(ord(begun) + 1)}[).:]\s"
         if re.search(following, f"{first}\n{''.join(others[:1])} "):
             return None  # a list of the options
-    first = _without_contrast(_REASON.split(first)[0], choices)
-    letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
+    first = _without_contrast(first, choices)
+    if not (letter := named(first, choices, marked=False)):
+        first = _REASON.split(first)[0]
+        letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
     hedged = letter and _hedges(first, letter, choices)
     letter = (None if hedged else letter) or named(finding.concluded(said), choices)
     if hedged:

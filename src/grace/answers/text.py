@@ -18,6 +18,9 @@ FEW = 4  # words of a text, letters of a word: where one that differs makes anot
 _FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
 _EMPTY = {*_FUNCTION_WORDS.split(), "between"}
 _SUFFIXES = {"jr", "sr", "inc", "ltd", "co", "corp"}
+_DENIED = re.compile(  # also where something else is said to be wrong, or of another kind
+    rf"{finding.DENIED.pattern}|\b(?:wrong|incorrect|false|untrue|mistaken)\b|\b(?:non|off)-", re.I
+)
 _DIRECTIONS = {word for way in ("north", "south", "east", "west") for word in (way, f"{way}ern")}
 _FOLDED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
@@ -125,7 +128,7 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
     if (number := numbers.alone(accepted)) and (other := numbers.alone(said)):
         return numbers.same(other, number)
     accepted, said = _numbered(accepted, said), _numbered(said, accepted)
-    if _other_unit(said, accepted):
+    if any(unit[0] == other[0] for unit in _units(accepted) for other in _units(said)):
         accepted, said = numbers.in_base_units(accepted), numbers.in_base_units(said)
     if DATE.search(accepted):
         accepted, said = dated(accepted), dated(said)
@@ -226,8 +229,10 @@ def _has_words(accepted: str, said: str, threshold: float, asked: str | None = N
         return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
     if (missing and extra) or not wanted or not given or _DIRECTIONS & {*missing}:
         return False
+    is_number = all(len(word) == 1 or _count(word) is not None for word in given)
+    needed = missing if is_number else _head(accepted)  # Apollo 13
     if asked is not None and any(
-        word in missing and not _is_among(word, _content(asked)) for word in _head(accepted)
+        word in missing and not _is_among(word, _content(asked)) for word in needed
     ):
         return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
@@ -352,7 +357,7 @@ def _denies(said: str, accepted: str) -> bool:
     about = set(normalise(accepted).split())
     clauses = [clause for clause in _CLAUSE.split(said) if clause.strip()]
     nearest = max(clauses, key=lambda c: len(about & set(normalise(c).split())), default="")
-    return bool(finding.DENIED.search(nearest)) != bool(finding.DENIED.search(accepted))
+    return bool(_DENIED.search(nearest)) != bool(_DENIED.search(accepted))
 
 
 def _other_sign(said: str, accepted: str) -> bool:
@@ -372,12 +377,13 @@ def _words(text: str) -> list[str]:
 
 def _other_unit(said: str, accepted: str) -> bool:
     """Return whether both name units (or months) of one dimension, but none in common."""
-    wanted, given = (
-        {UNITS[word] for word in _words(text.translate(_CURRENCIES)) if word in UNITS}
-        for text in (accepted, said)
-    )
-    dimensions = {dimension for dimension, _ in wanted} & {dimension for dimension, _ in given}
-    return bool(dimensions) and not wanted & given
+    wanted, given = _units(accepted), _units(said)
+    return not wanted & given and not {one for one, _ in wanted}.isdisjoint(one for one, _ in given)
+
+
+def _units(text: str) -> set[tuple[int, str]]:
+    """Return the units that a text names, each with its dimension."""
+    return {UNITS[word] for word in _words(text.translate(_CURRENCIES)) if word in UNITS}
 
 
 def _is_amount(accepted: str, said: str) -> bool:

@@ -46,7 +46,6 @@ def side_by_side(
         return
     context, others = multiprocessing.get_context("spawn"), multiprocessing.active_children()
     with (
-        _memory_named(),
         _threads(max(1, cores() // jobs)),
         ProcessPoolExecutor(jobs, context, _end_with_parent) as pool,
     ):
@@ -70,15 +69,9 @@ def side_by_side(
 
 
 def _raise_first(done: Iterable[Future[None]]) -> None:
-    for future in done:
-        future.result()
-
-
-@contextlib.contextmanager
-def _memory_named() -> Iterator[None]:
-    """Name what may have killed a process, in place of the error of a pool that lacks it."""
     try:
-        yield
+        for future in done:
+            future.result()
     except BrokenProcessPool:
         raise RunError(
             "a process was killed, as the system does where memory runs out; repeat the command "

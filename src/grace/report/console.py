@@ -39,20 +39,21 @@ def render_table(report: Report, *, written: bool = True) -> RenderableType:
     from rich.text import Text
 
     costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
-    tables = [_Fitted(_with_fewer_costs(group, costs)) for group in groups(report)]
+    tables = [_with_fewer_costs(group, costs) for group in groups(report)]
     legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
     place = "report.md" if written else "the report that --out writes"
+    tables[-1:] = [[_with_meanings(table, costs, place) for table in tables[-1]]]
     below = notes(report)
     if written and len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
-    read, last = ([Text(line, style="dim") for line in lines] for lines in (legend, below))
-    return Together(*first, *tables, *read, _Meanings(tables, costs, place), *last)
+    last = [Text(line, style="dim") for line in (*legend, *below)]
+    return Together(*first, *map(_Fitted, tables), *last)
 
 
 def console_table(table: Table) -> RenderableType:
     """Show any table; numbers stay whole, with the rest of a cell below them."""
-    return _Fitted([table])
+    return _Fitted([table._replace(lead="")])
 
 
 # --- fitting a console
@@ -64,18 +65,17 @@ class _Fitted(NamedTuple):
     versions: Sequence[Table]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield _rich_table(self.fitting(console, options))
-
-    def fitting(self, console: Console, options: ConsoleOptions) -> Table:
-        """Return the version that is shown."""
         from rich.measure import Measurement
+        from rich.text import Text
 
         unlimited = options.update(width=1000)
         for table in self._attempts():
             shown = _rich_table(table)
             if Measurement.get(console, unlimited, shown).maximum <= options.max_width:
                 break
-        return table
+        yield shown
+        if table.lead:
+            yield Text(table.lead, style="dim")
 
     def _attempts(self) -> Iterator[Table]:
         """Yield each version with ever narrower names, in more than two lines only in the last."""
@@ -87,23 +87,6 @@ class _Fitted(NamedTuple):
                 if table is not self.versions[-1] and max(map(len, broken.values())) > NAME_LINES:
                     break
                 yield _with_names(table, {name: "\n".join(broken[name]) for name in names})
-
-
-class _Meanings(NamedTuple):
-    """What the costs mean that the tables show on a console."""
-
-    tables: Sequence[_Fitted]
-    costs: Sequence[Column]
-    place: str  # of the other costs
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.text import Text
-
-        heads = {head for one in self.tables for head in one.fitting(console, options).heads}
-        shown = [f"{c.short}: {c.meaning}" for c in self.costs if c.short in heads]
-        others = f"Costs that do not fit here are in {self.place}." * (len(shown) < len(self.costs))
-        if text := " ".join(filter(None, ("; ".join(shown) + "." * bool(shown), others))):
-            yield Text(text, style="dim")
 
 
 def _lines(name: str, width: int) -> list[str]:
@@ -159,6 +142,14 @@ def _with_fewer_costs(group: Group, costs: list[Column]) -> list[Table]:
         costs = [column for column in costs if column.key != left_out]
         tables.append(_quality_table(group, costs))
     return tables
+
+
+def _with_meanings(table: Table, costs: Sequence[Column], place: str) -> Table:
+    """Explain the costs that a table shows."""
+    known = "; ".join(f"{c.short}: {c.meaning}" for c in costs if c.short in table.heads)
+    rest = any(c.short not in table.heads for c in costs)
+    lines = (f"{known}." * bool(known), f"Costs that do not fit here are in {place}." * rest)
+    return table._replace(lead=" ".join(filter(None, lines)))
 
 
 def _quality_table(group: Group, costs: Sequence[Column]) -> Table:

@@ -312,6 +312,9 @@ def _unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
     given = fields.get("response")
     if given is None and isinstance(fields.get("doc"), dict) and "resps" in fields:
         fields, given = within(fields, DataSettings()), fields["resps"]
+    turns = _turns(fields.get("messages"))
+    if turns and turns[-1]["role"] == "assistant" and not {"response", "text"} & {*fields}:
+        return fields | {"messages": turns[:-1], "response": turns[-1]["content"]}
     if isinstance(given, str) or (text := _text_in(given)) is None:
         return fields
     about = given.get("body") or given if isinstance(given, dict) else {}
