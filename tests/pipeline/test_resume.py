@@ -16,7 +16,8 @@ import tiny_run
 from grace.config import override_settings
 from grace.engines import Sampling
 from grace.errors import ModelError, RunError
-from grace.pipeline import ORDER, STAGES, load_run_settings, refuse_changes, run
+from grace.pipeline import ORDER, STAGES, load_run_settings, refuse_changes
+from grace.pipeline import run as make
 from grace.pipeline.stages.answers import sample_split
 from grace.records import Question
 from grace.store import RunDir
@@ -35,6 +36,13 @@ OUTPUTS = {
 }
 
 
+@pytest.fixture
+def run(reference: Any, tmp_path: Path) -> Path:
+    """A finished run of the test's own."""
+    copied: Path = reference.copy(tmp_path)
+    return copied
+
+
 def unfinish(run: Path, stage: str) -> None:
     """Remove the manifests of a stage and of the later ones, and nothing else."""
     for later in trials.STAGES[trials.STAGES.index(stage) :]:
@@ -42,9 +50,8 @@ def unfinish(run: Path, stage: str) -> None:
 
 
 def test_torn_last_lines_of_all_tables_are_made_again(
-    reference: Any, finish: Any, tmp_path: Path
+    reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     unfinish(run, "sample")
     tables = [p for n in TABLES for p in run.rglob(n)]
     assert len(tables) == 16
@@ -55,10 +62,7 @@ def test_torn_last_lines_of_all_tables_are_made_again(
     assert reference.differences(run) == []
 
 
-def test_torn_questions_are_refused_since_all_tables_hang_on_them(
-    reference: Any, finish: Any, tmp_path: Path
-) -> None:
-    run = reference.copy(tmp_path)
+def test_torn_questions_are_refused_since_all_tables_hang_on_them(finish: Any, run: Path) -> None:
     unfinish(run, "sample")
     questions = run / "train" / "questions.jsonl"
     os.truncate(questions, questions.stat().st_size - 7)
@@ -70,9 +74,8 @@ def test_torn_questions_are_refused_since_all_tables_hang_on_them(
 
 @pytest.mark.parametrize("stage", ["sample", "fit", "score"])
 def test_a_stage_without_its_manifest_is_done_again_from_what_is_stored(
-    stage: str, reference: Any, finish: Any, tmp_path: Path
+    stage: str, reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     (run / "stages" / f"{stage}.json").unlink()
     timed = run / "stages" / f"{stage}.timing.jsonl"
     times = timed.read_bytes() if timed.exists() else None
@@ -85,9 +88,8 @@ def test_a_stage_without_its_manifest_is_done_again_from_what_is_stored(
 
 @pytest.mark.parametrize("content", ["", '{"inputs": {}}'])
 def test_a_torn_manifest_is_refused_by_name_and_its_stage_can_be_done_again(
-    content: str, reference: Any, finish: Any, tmp_path: Path
+    content: str, reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     torn = run / "stages" / "report.json"
     torn.write_text(content)
     ended = finish(run)
@@ -99,10 +101,7 @@ def test_a_torn_manifest_is_refused_by_name_and_its_stage_can_be_done_again(
     assert reference.differences(run) == []
 
 
-def test_a_cost_that_is_none_is_named_when_the_report_is_made(
-    reference: Any, finish: Any, tmp_path: Path
-) -> None:
-    run = reference.copy(tmp_path)
+def test_a_cost_that_is_none_is_named_when_the_report_is_made(finish: Any, run: Path) -> None:
     cost = next(run.glob("test/**/*.cost.json"))
     cost.write_text("{}")
     ended = finish(run, redo="report")
@@ -111,9 +110,8 @@ def test_a_cost_that_is_none_is_named_when_the_report_is_made(
 
 
 def test_a_torn_manifest_of_an_earlier_stage_is_named_when_a_later_one_is_redone(
-    reference: Any, finish: Any, tmp_path: Path
+    finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     (run / "stages" / "fit.json").write_text("{")
     ended = finish(run, redo="report")
     assert ended.code == 2
@@ -141,9 +139,8 @@ def test_a_file_that_changed_after_its_stage_is_refused_by_name(
     [s if s == "report" else pytest.param(s, marks=SLOW) for s in trials.STAGES],
 )
 def test_redo_of_any_stage_gives_the_same_run(
-    stage: str, reference: Any, finish: Any, tmp_path: Path
+    stage: str, reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     name = OUTPUTS[stage]
     (run / name).write_bytes(b"not what it was\n")
     ended = finish(run, redo=stage)
@@ -155,9 +152,8 @@ def test_redo_of_any_stage_gives_the_same_run(
 
 
 def test_a_changed_setting_is_refused_with_the_difference_and_both_ways_on(
-    reference: Any, finish: Any, tmp_path: Path
+    reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     ended = finish(run, "paper.epochs=1", "report.bins=5")
     assert ended.code == 2
     for words in ("paper.epochs: 2 -> 1", "report.bins: 10 -> 5", "another directory"):
@@ -175,14 +171,11 @@ def test_a_file_of_questions_edited_since_is_noted_and_not_read_again(
     for seconds, noted in ((1, False), (-1, True)):
         moment = file.stat().st_mtime + seconds
         os.utime(drawn, (moment, moment))
-        run(tmp_path / "run", load_run_settings(tmp_path / "run"))
+        make(tmp_path / "run", load_run_settings(tmp_path / "run"))
         assert (f"{file} is newer than the questions" in capsys.readouterr().err) is noted
 
 
-def test_a_further_estimator_is_rated_beside_those_that_are_done(
-    reference: Any, finish: Any, tmp_path: Path
-) -> None:
-    run = reference.copy(tmp_path)
+def test_a_further_estimator_is_rated_beside_those_that_are_done(finish: Any, run: Path) -> None:
     kept = run / "test" / "confidences" / "platt.jsonl"
     before = kept.stat().st_mtime_ns
     ended = finish(run, 'report.estimators=["grace", "platt", "deepconf"]')
@@ -268,9 +261,8 @@ def test_the_unfinished_stage_itself_takes_no_new_settings(
     ],
 )
 def test_a_redo_that_must_fail_removes_nothing(
-    reference: Any, finish: Any, tmp_path: Path, redo: str, changes: tuple[str, ...], said: str
+    reference: Any, finish: Any, run: Path, redo: str, changes: tuple[str, ...], said: str
 ) -> None:
-    run = reference.copy(tmp_path)
     ended = finish(run, *changes, redo=redo)
     assert ended.code == 2
     assert said in ended.said
@@ -278,9 +270,8 @@ def test_a_redo_that_must_fail_removes_nothing(
 
 
 def test_redo_of_a_later_stage_refuses_settings_of_an_earlier_one(
-    reference: Any, finish: Any, tmp_path: Path
+    reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     ended = finish(run, "sample.max_new_tokens=8", redo="fit")
     assert ended.code == 2
     assert "sample.max_new_tokens: 12 -> 8" in ended.said
@@ -289,9 +280,8 @@ def test_redo_of_a_later_stage_refuses_settings_of_an_earlier_one(
 
 
 def test_a_stage_killed_in_a_redo_does_not_keep_checkpoints_of_other_settings(
-    reference: Any, finish: Any, tmp_path: Path
+    reference: Any, finish: Any, run: Path
 ) -> None:
-    run = reference.copy(tmp_path)
     chosen = trials.settings(reference.inputs, "paper.epochs=1")
     ended = trials.kill_in("answer", 0, trials.run, run, chosen, "fit")
     assert (ended.code, ended.stage) == (-9, "answer")
@@ -301,10 +291,7 @@ def test_a_stage_killed_in_a_redo_does_not_keep_checkpoints_of_other_settings(
     assert reference.differences(run) == []
 
 
-def test_a_missing_config_is_refused_while_stages_are_done(
-    reference: Any, finish: Any, tmp_path: Path
-) -> None:
-    run = reference.copy(tmp_path)
+def test_a_missing_config_is_refused_while_stages_are_done(finish: Any, run: Path) -> None:
     (run / "config.json").unlink()
     ended = finish(run, "paper.epochs=1")
     assert ended.code == 2
@@ -400,7 +387,7 @@ def test_a_first_try_that_sampled_nothing_refuses_no_other_settings(
         counts = {"data.train": 20, "data.validation": 10, "data.test": 11} | changes
         where = [f"model.path={finished / 'model'}", "data.task=jsonl", f"data.file={file}"]
         settings = [*tiny_run.FAST, *where, *(f"{k}={v}" for k, v in counts.items())]
-        run(tmp_path / "run", override_settings({}, settings), until="sample")
+        make(tmp_path / "run", override_settings({}, settings), until="sample")
 
     with pytest.raises(ModelError, match=r"prompt .*long\.jsonl:41 has \d+ tokens"):
         attempt(long)
