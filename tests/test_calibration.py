@@ -50,7 +50,7 @@ def test_platt_by_log_loss_equals_unpenalised_logistic_regression():
 
 
 @pytest.mark.parametrize("slopes", [(2.0,), (0.4,), (0.0,), (-3.0,), (0.1, 1.5), (-2.0, 0.7)])
-@pytest.mark.parametrize("answers", [12, 300, 20_000])
+@pytest.mark.parametrize("answers", [12, 3_000])
 def test_a_map_of_the_log_odds_is_the_minimum_that_scipy_finds(slopes, answers):
     from scipy.optimize import minimize
     from scipy.special import expit

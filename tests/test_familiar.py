@@ -150,7 +150,7 @@ def mix(sizes, seed=0):
 
 
 def test_a_large_source_does_not_drown_a_small_one():
-    states, phi, right, groups = mix((800, 200))
+    states, phi, right, groups = mix((400, 100))
     ratios = []
     for groups_N in ([group.question for group in groups], groups):
         made = fit_readout(lambda _: states, phi, right, groups_N, HeadShape(np.zeros(WIDTH)))
@@ -193,8 +193,8 @@ def test_how_often_a_source_is_right_says_nothing_about_a_penalty():
 
 
 def test_strangers_get_the_evidence_as_it_is_fitted_alone():
-    states, phi, right, groups = mix((300, 300, 300))
-    ends = np.random.default_rng(5).normal(size=(900, 40))
+    states, phi, right, groups = mix((150, 150, 150))
+    ends = np.random.default_rng(5).normal(size=(450, 40))
     made = fit_readout(lambda _: states, phi, right, groups, HeadShape(np.zeros(WIDTH)))
     known = knowing_prompts(made, 4, ends, phi, right, groups)
     layer, prompts = known.prompts
@@ -242,14 +242,14 @@ def rate(fit, states, ends, phi):
 
 
 def test_fits_to_each_source_alone_tell_its_own_questions_better_and_others_as_before():
-    shared, own = known_sources((400, 400, 400, 400))
+    shared, own = known_sources((250,) * 4)
     assert (own.weights_QD == shared.weights_QD).all()
     assert all(0.3 < one.share <= 1 for one in own.evidence.familiar.own)
     states, phi, right, _ = mix((500,) * 4, seed=9)
     ends = np.repeat(ENDS, 500, axis=0) + np.random.default_rng(9).normal(size=(2000, 40))
     brier = [np.square(rate(fit, states, ends, phi) - right).mean() for fit in (shared, own)]
     assert brier[1] < brier[0] - 0.05
-    right_N = mix((400,) * 4)[2]
+    right_N = mix((250,) * 4)[2]
     held_out = [np.square(c_N - right_N).mean() for c_N in (shared.held_out, own.held_out)]
     assert held_out == pytest.approx(brier, abs=0.02)
     same = [rate(fit, states, ends + 30, phi) for fit in (shared, own)]
@@ -257,15 +257,15 @@ def test_fits_to_each_source_alone_tell_its_own_questions_better_and_others_as_b
 
 
 def test_a_source_whose_answers_are_all_right_has_no_fit_to_it_alone():
-    _, own = known_sources((60, 300, 300), right_too=[0])
+    _, own = known_sources((60, 150, 150), right_too=[0])
     assert own.evidence.familiar.own[0] == Own(0.0, (0.0,) * 7, 0.0)
     assert not own.prompts[1].own[0][1].any()
 
 
 def test_where_prompts_do_not_tell_sources_apart_fits_to_them_count_less():
     """The nearest source of a prompt is then often another than its own."""
-    shared, own = known_sources((300, 300), apart=0.0)
-    _, apart = known_sources((300, 300))
+    shared, own = known_sources((200, 200), apart=0.0)
+    _, apart = known_sources((200, 200))
     pairs = zip(own.evidence.familiar.own, apart.evidence.familiar.own, strict=True)
     assert all(0.1 < one.share < other.share - 0.3 for one, other in pairs)
     states, phi, right, _ = mix((500, 500), seed=9)
