@@ -590,6 +590,7 @@ def test_letters_are_yes_and_no_where_all_answers_are(
         ({"paragraphs": [{"idx": 0, "paragraph_text": "It is so."}]}, "It is so."),  # MuSiQue
         ({"context": "It is so.", "document": "report.pdf"}, "It is so."),
         ({"context": "weather"}, ""),
+        ({"history": "It is so.", "particle": "It is so."}, ""),
         ({"passage": None, "document": 7}, ""),
     ],
     ids=str,

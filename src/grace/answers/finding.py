@@ -102,6 +102,8 @@ _UNHELD = re.compile(  # I thought it was Paris, but (it is Rome)
     rf"|\W*(?:although|though|while|whereas)\b{_BELIEF},)"
     rf"(?={_SOME}(?:\b(?:is|are|was|were|ist|est|es|era)\b|['\u2019]s\b))"
     rf"(?!{_SOME}(?:\b(?:not|also|may|might|could|possible|un\w+)\b|n['\u2019]t\b))"
+    rf"|(?:\A|(?<=[.!?\n])){_SOME}\bbut\s+(?:that|this|it)(?:['\u2019]s|\s+is|\s+was)\s+"
+    r"(?:not\s+(?:true|right|correct|so)|wrong|incorrect|false|a\s+(?:myth|mistake|misconception))\b"
     rf"|\bI(?:\s+a|['\u2019])m\s+not\s+(?:\w+\s+)?(?:sure|certain)\b{_SOME},?\s+but\b(?!{_SOME}\bnot\b)",
     re.I,
 )

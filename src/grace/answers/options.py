@@ -69,7 +69,7 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
             return _offered(letter, choices)
     first, *others = finding.opening(said)
     if begun := _begun(first):
-        following = rf"(?:[.,;:!?\n]\W*|\s(?=.\))){chr(ord(begun) + 1)}[).:]\s"
+        following = rf"(?:[.,;:!?\n]\W*|\s(?=.\))){chr(ord(begun) + 1)}\"?[).:]\s"
         if re.search(following, f"{first}\n{''.join(others[:1])} "):
             return None  # a list of the options
     first = _without_contrast(first, choices)
@@ -78,9 +78,9 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
         letter = named(first, choices, marked=False) or (None if others else _alone(first, choices))
     hedged = letter and _hedges(first, letter, choices)
     letter = (None if hedged else letter) or named(finding.concluded(said), choices)
-    if hedged:
-        return _offered(letter, choices)
-    return _offered(letter or chosen(said, dict(zip(LETTERS, choices, strict=False))), choices)
+    if not (letter or hedged):
+        letter = chosen(said, dict(zip(LETTERS, choices, strict=False)))
+    return _offered(letter, choices)
 
 
 def _hedges(part: str, letter: str, choices: Sequence[str]) -> bool:
@@ -106,7 +106,7 @@ def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
 
 def _begun(line: str) -> str:
     """Return the letter of the option with which a line begins, if any."""
-    begun = re.match(r"\W*([A-Ja-j])[).:]", line)
+    begun = re.match(r"\W*([A-Ja-j])\"?[).:]", line)
     return begun[1].upper() if begun else ""
 
 

@@ -36,8 +36,10 @@ QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
     *("questionstem", "questiontext", "messages"),
 )
-CONTEXT = ("context", "passage", "article", "premise", "paragraph", "story", "document")
-"""How the names of columns end, but for a plural, that may hold what a question is about."""
+ABOUT = re.compile(
+    r".*(?:context|passage|(?<!p)article|premise|paragraph|(?<!hi)story|document)s?", re.DOTALL
+)
+"""Columns, in the form of `plain`, that may hold what a question is about."""
 ROWS = {*QUESTION, "response", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
 MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A", "N/A", "n/a")
@@ -96,7 +98,7 @@ def plain(name: str) -> str:
 
 def is_about(name: str) -> bool:
     """Return whether a column may hold what a question is about."""
-    return plain(name).removesuffix("s").endswith(CONTEXT)
+    return ABOUT.fullmatch(plain(name)) is not None
 
 
 def is_hub(source: str | Path) -> bool:
