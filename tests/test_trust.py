@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from grace.cli import main
 from grace.errors import ConfigError, ModelError
 
 PLANTED = "planted_by_others"
-Spoil = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture

@@ -41,12 +41,6 @@ EVIDENCE = Evidence(
 )
 
 
-def fitted(rows: list[dict[str, Any]]) -> LogOdds:
-    return LogOdds.fit(
-        log_odds([row["confidence"] for row in rows]), [row["correct"] for row in rows]
-    )
-
-
 @pytest.fixture
 def graded(tmp_path: Path) -> Path:
     return tiny_run.write_lines(tmp_path / "graded.jsonl", answers(400, 0.4, -0.8))

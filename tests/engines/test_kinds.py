@@ -1,36 +1,13 @@
-"""An engine by name, and what the facade does with vLLM behind it."""
+"""An engine by name, and its options."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fake_vllm
-import vllm_models
 from grace.engines.base import load_engine, own_options
 from grace.errors import ConfigError, GraceError
-
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return vllm_models.write_trained(tmp_path_factory.mktemp("trained"), tied=False)
-
-
-@pytest.fixture
-def vllm(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The engines of a fake vLLM that loads merged exports with transformers."""
-    made: list[Any] = []
-
-    def start(model: str, **options: Any) -> Any:
-        made.append(fake_vllm.load(model, **options))
-        return made[-1]
-
-    fake_vllm.install(monkeypatch, make=start)
-    return made
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from grace.metrics import brier
 RNG = np.random.default_rng(1)
 STATES_ND = RNG.normal(size=(160, 6)) + 2
 CORRECT = list(STATES_ND[:, 0] + RNG.normal(size=160) > 2)
-NOTHING = samples([])
 
 
 def part(numbers: range, **kind: Any) -> Samples:

@@ -21,11 +21,6 @@ from grace.records import Question, Response
 from made_up_response import said
 
 FAR = (40.0, -40.0, 0.0)
-GROUPS = [
-    (0.0, 0.0, 0.0), (0.1, 0.0, 0.1), (0.0, 0.1, 0.0), (0.1, 0.1, 0.1),
-    (9.0, 9.0, 9.0), (9.1, 9.0, 9.1), (9.0, 9.1, 9.0),
-    FAR,
-]  # fmt: skip
 
 
 @dataclass
