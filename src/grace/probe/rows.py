@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grace.errors import DataError
+from grace.metrics.calibration import sigmoid as sigmoid
 
 Array = NDArray[Any]
 
@@ -115,9 +116,3 @@ def losses_at(logit: Array, right: Array) -> Array:
     """Return the log loss of each answer at these log-odds."""
     losses: Array = np.logaddexp(0, logit) - right * logit
     return losses
-
-
-def sigmoid(logit: Array) -> Array:
-    """Return 1 / (1 + exp(-x)), without overflow."""
-    value: Array = 0.5 * (1 + np.tanh(0.5 * logit))
-    return value
