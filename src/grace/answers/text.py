@@ -229,12 +229,11 @@ def _has_words(accepted: str, said: str, threshold: float, asked: str | None = N
         return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
     if (missing and extra) or not wanted or not given or _DIRECTIONS & {*missing}:
         return False
-    is_number = all(len(word) == 1 or _count(word) is not None for word in given)
-    needed = missing if is_number else _head(accepted)  # Apollo 13
-    if asked is not None and any(
-        word in missing and not _is_among(word, _content(asked)) for word in needed
-    ):
-        return False
+    if asked is not None:
+        bare = all(word.isdigit() or len(word) == 1 for word in given)  # Apollo 13
+        needed = {*missing} if bare else {*missing} & {*_head(accepted)}
+        if not all(_is_among(word, _content(asked)) for word in needed):
+            return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
         return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City

@@ -309,7 +309,7 @@ def _turns(value: Any) -> list[Any]:
 
 def _unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose answer is in the reply of an API, or logged by lm-evaluation-harness."""
-    given = fields.get("response")
+    given: Any = fields.get("response")
     if given is None and isinstance(fields.get("doc"), dict) and "resps" in fields:
         fields, given = within(fields, DataSettings()), fields["resps"]
     turns = _turns(fields.get("messages"))
@@ -317,9 +317,11 @@ def _unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
         return fields | {"messages": turns[:-1], "response": turns[-1]["content"]}
     if isinstance(given, str) or (text := _text_in(given)) is None:
         return fields
-    about = given.get("body") or given if isinstance(given, dict) else {}
-    first = (about.get("choices") or [{}])[0]
-    known = {name: first[name] for name in ("finish_reason", "logprobs") if first.get(name)}
+    for step in ("body", "choices", 0):  # to what stands beside the text
+        with contextlib.suppress(KeyError, TypeError, IndexError):
+            given = given[step]
+    beside = given if isinstance(given, dict) else {}
+    known = {name: beside[name] for name in ("finish_reason", "logprobs") if beside.get(name)}
     return known | fields | {"response": text}
 
 
