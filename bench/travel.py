@@ -209,9 +209,9 @@ def _rate(
 
     known, right = of(lambda one: one["features"]), of(lambda one: one["right"])
     test, found = sources[left]["features"], dict[str, np.ndarray]()
-    found["likelihood"], found["least probability"] = test[:, 6], test[:, 4]
+    found["likelihood"], found["least probability"] = test[:, -1], test[:, 4]
     found["least sure pair"] = sources[left]["least pair"]
-    found["Platt"] = Platt.fit(known[:, 6], right).transform(test[:, 6])
+    found["Platt"] = Platt.fit(known[:, -1], right).transform(test[:, -1])
     alone = fit_evidence(known, right, groups)
     alone_N = np.array([alone.shift_of(row) for row in test])
     found["token features"] = sigmoid(alone_N)

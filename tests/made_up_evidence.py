@@ -4,8 +4,8 @@ from grace.evidence import Evidence
 from grace.evidence.trace import Trace
 
 EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 0.6, 1.2),
+    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.6, 0.5),
     0.4,
     0.8,
 )

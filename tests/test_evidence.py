@@ -26,7 +26,7 @@ from grace.model.recalibrating import parts
 from grace.probe.rows import SPREAD
 
 EVIDENCE = Evidence(
-    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 0.6, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.6, 0.5), 0.7
 )
 SLOPED = Evidence(EVIDENCE.weights, EVIDENCE.center, 0.7, 0.8)
 
@@ -37,7 +37,7 @@ def test_evidence_equals_adding_to_the_logit_before_the_softmax(offset):
     logits = torch.randn(200, 7, generator=generator, dtype=torch.float64) * 5
     moved = logits.clone()
     moved[:, 3] += offset
-    shifted = Evidence((0.0,) * 7, (0.0,) * 7, offset)
+    shifted = Evidence((0.0,) * 8, (0.0,) * 8, offset)
     found = [
         confidence([(reading(float(p)),)], [], -0.3, shifted) for p in logits.log_softmax(-1)[:, 3]
     ]
@@ -87,14 +87,35 @@ def test_features_are_what_their_names_say():
             "log_length": np.log(3),
             "min_prob": np.exp(-2.0),
             "first_prob": np.exp(-0.5),
+            "last_prob": np.exp(-0.1),
             "likelihood": np.exp(-3.2 / 4),
         }
     )
 
 
+def test_a_card_without_the_last_probability_gives_the_c_that_it_gave():
+    weights, center = np.random.default_rng(0).normal(size=(2, 7)).tolist()
+    names = [name for name in FEATURES if name != "last_prob"]
+    familiar = {"near": 1.0, "weights": weights[::-1], "bias": 0.3}
+    old = {"features": names, "weights": weights, "center": center, "bias": 0.2, "slope": 1.0}
+    old |= {"low": [-9.0] * 7, "high": [9.0] * 7, "limit": 5.0, "familiar": familiar}
+    old["fields"] = {"": {key: value for key, value in old.items() if key != "familiar"}}
+    said = [-0.5, -2.0, -0.1]
+    found = dict(zip(FEATURES, features(said, -0.6), strict=True))
+    away = np.array([found[name] for name in names]) - center
+    evidence = Evidence.from_dict(old)
+    for one in (evidence, evidence.of_field("")):
+        assert one.of(said, -0.6) == pytest.approx(0.2 + away @ weights)
+    assert evidence.familiar is not None and len(evidence.familiar.weights) == len(FEATURES)
+    far = confidence([(1.0, 0.5, 0.2, 1e9)], said, -0.6, evidence)
+    assert far == pytest.approx(sigmoid(0.3 + away @ weights[::-1]), abs=1e-6)
+    again = Evidence.from_dict(evidence.to_dict())
+    assert again == evidence and not again.outside(said)
+
+
 def test_an_impossible_token_and_an_empty_response_stay_finite():
     assert features([float("-inf"), 0.0], -1.0)[:2] == (-10.0, -20.0)
-    assert features([], -1.0) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, np.exp(-1.0))
+    assert features([], -1.0) == (0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, np.exp(-1.0))
     assert features([], float("-inf"))[-1] == np.exp(-20.0)
 
 
@@ -168,7 +189,7 @@ def test_c_never_says_more_than_the_number_of_answers_supports(count):
         {"weights": [1.0]},
         {"weights": 3},
         {"low": [0.0, 1.0]},
-        {"center": ["a"] * 7},
+        {"center": ["a"] * 8},
         {"bias": None},
         {"slope": [1.0]},
         {"adjusted": [1.0]},

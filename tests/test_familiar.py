@@ -18,7 +18,7 @@ from grace.probe.rows import Sourced, sources_in, weights_of
 
 WIDTH = 20
 GROUPS = [Sourced(name, n) for name, size in (("a", 60), ("b", 30), ("c", 90)) for n in range(size)]
-KNOWN = Familiar(2.0, (0.0, 0.0, 0.0, 0.5, 0.0, 0.0, -1.0), -0.3)
+KNOWN = Familiar(2.0, (0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.4, -1.0), -0.3)
 
 
 def test_sources_weigh_the_same_whatever_their_size():
@@ -90,7 +90,7 @@ def test_without_a_distance_the_rows_count_whole():
     assert made.familiar_at(distance_in(near)) == 1
 
 
-OWN = (Own(0.0, (0.0,) * 7, 0.0), Own(0.6, (0.2, 0.0, 0.0, 0.0, -1.0, 0.0, 0.5), 0.7))
+OWN = (Own(0.0, (0.0,) * 8, 0.0), Own(0.6, (0.2, 0.0, 0.0, 0.0, -1.0, 0.0, 0.3, 0.5), 0.7))
 
 
 @pytest.mark.parametrize("distance, part", [(0.0, 1), (2.0, 1), (2.2, 6 / 11), (2.5, 0), (40.0, 0)])
@@ -258,7 +258,7 @@ def test_fits_to_each_source_alone_tell_its_own_questions_better_and_others_as_b
 
 def test_a_source_whose_answers_are_all_right_has_no_fit_to_it_alone():
     _, own = known_sources((60, 150, 150), right_too=[0])
-    assert own.evidence.familiar.own[0] == Own(0.0, (0.0,) * 7, 0.0)
+    assert own.evidence.familiar.own[0] == Own(0.0, (0.0,) * 8, 0.0)
     assert not own.prompts[1].own[0][1].any()
 
 

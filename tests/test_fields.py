@@ -154,9 +154,9 @@ def _with_merges(tokens: list[str]) -> Any:
 
 
 EVIDENCE = Evidence(
-    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5), 0.7
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 0.6, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.6, 0.5), 0.7
 )
-OF_A = replace(EVIDENCE, weights=(1.0, -0.5, 0.3, 0.4, -1.5, 0.1, 2.2), bias=-0.4, limit=3.0)
+OF_A = replace(EVIDENCE, weights=(1.0, -0.5, 0.3, 0.4, -1.5, 0.1, 0.6, 2.2), bias=-0.4, limit=3.0)
 FITTED = replace(EVIDENCE, fields={"": replace(EVIDENCE, bias=-2.0), "a": OF_A})
 RECORD = '{"a": "Paris", "b": {"c": 12}}'
 

@@ -20,8 +20,8 @@ from grace.metrics import ece
 from made_up_evidence import TRACE
 
 EVIDENCE = Evidence(
-    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 1.2),
-    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.5),
+    (0.3, -0.2, 0.1, 0.2, 1.5, -0.7, 0.6, 1.2),
+    (-0.5, -1.0, -2.0, 0.7, 0.4, 0.5, 0.6, 0.5),
     0.4,
     trace=TRACE,
 )
@@ -146,7 +146,7 @@ def test_readings_of_the_folds_are_at_one_level_however_far_the_states_are_from_
     for shared in (0.0, 300.0):
         moved = states + shared * np.eye(6)[1]
         pooled = Features(moved[:, 1:].mean(1), moved[:, -1], moved[:, 0])
-        phi = np.random.default_rng(1).normal(size=(600, 7))
+        phi = np.random.default_rng(1).normal(size=(600, 8))
         made = fit_readout(
             lambda _, pooled=pooled: pooled, phi, right, list(range(600)), HeadShape(np.zeros(6))
         )
@@ -162,7 +162,7 @@ def test_it_is_calibrated_at_every_step_and_ranks_better_the_more_is_written():
     right, states, logprobs, _ = world(count, seed=0)
     counts, groups = [12] * count, list(range(count))
     pooled = Features(states[:, 1:].mean(1), states[:, -1], states[:, 0])
-    phi = np.random.default_rng(1).normal(size=(count, 7))
+    phi = np.random.default_rng(1).normal(size=(count, 8))
     steps, row = draw_steps(counts, 0), np.arange(count)[:, None]
     known = Steps(states[row, steps], means(states)[row, steps], states[:, 0], steps, logprobs)
     made = fit_readout(
@@ -201,7 +201,7 @@ def test_the_rows_learn_from_the_steps_where_the_ends_lose_nothing_by_it(common)
     logprobs = [list(-rng.exponential(0.3, 12)) for _ in range(count)]
     noise = rng.normal(size=(count, STEPS, 6))
     known = Steps(states[row, steps], noise, pooled.first_ND, steps, logprobs)
-    phi = rng.normal(size=(count, 7))
+    phi = np.insert(rng.normal(size=(count, 7)), 6, 0.0, axis=1)
     ends, both = (
         fit_readout(
             lambda _, pooled=pooled: pooled, phi, right, groups, HeadShape(np.zeros(6)), along=along

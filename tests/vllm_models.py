@@ -70,7 +70,7 @@ def write_fitted(folder: Path, layer: int = 0, kind: str = "llama") -> Path:
     write_base(folder / "base", tied=False, kind=kind)
     rows = np.random.default_rng(0).normal(scale=0.3, size=(4, 64)).astype(np.float32)
     evidence = dataclasses.replace(
-        EVIDENCE, low=(-9.0,) * 7, high=(4.0,) * 7, limit=6.0, trace=TRACE
+        EVIDENCE, low=(-9.0,) * 8, high=(4.0,) * 8, limit=6.0, trace=TRACE
     )
     adapter = folder / "adapter"
     metadata = {"base_model": str(folder / "base"), "data": {"task": "jsonl", "prompt": "short"}}

@@ -34,8 +34,8 @@ def answers(count: int, slope: float, offset: float) -> list[dict[str, Any]]:
 
 
 EVIDENCE = Evidence(
-    weights=(1.0, 0.5, 0.0, -0.2, 0.3, 0.0, 1.0),
-    center=(-1.0, -2.0, 0.0, 1.0, 0.1, 0.2, 0.3),
+    weights=(1.0, 0.5, 0.0, -0.2, 0.3, 0.0, 0.6, 1.0),
+    center=(-1.0, -2.0, 0.0, 1.0, 0.1, 0.2, 0.6, 0.3),
     bias=0.4,
     slope=0.8,
 )

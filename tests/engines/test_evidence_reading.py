@@ -16,8 +16,8 @@ from grace.evidence import Evidence, confidence
 from grace.records import is_whole
 
 EVIDENCE = Evidence(
-    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 1.2),
-    (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.5),
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 0.6, 1.2),
+    (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.6, 0.5),
     0.7,
     0.8,
 )

@@ -18,7 +18,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.evidence import Evidence
 
 CLOSE = 1e-5
-EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 1.2), (0.0,) * 7, 0.3)
+EVIDENCE = Evidence((0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 0.6, 1.2), (0.0,) * 8, 0.3)
 models = pytest.mark.parametrize("name", ["llama_untied", "gpt_neox", "gemma2", "gemma3"])
 
 

@@ -193,7 +193,7 @@ def test_bin_tokens_in_a_users_text_are_text(tiny):
 def test_readings_that_make_no_sense_are_refused(tiny):
     model, tokenizer = tiny
     add_cnf(model, tokenizer)
-    evidence = Evidence((0.0,) * 7, (0.0,) * 7)
+    evidence = Evidence((0.0,) * 8, (0.0,) * 8)
     with pytest.raises(ModelError, match="use predict, feed or prompt"):
         TransformersEngine(model, tokenizer, "here")
     with pytest.raises(ModelError, match="evidence needs a response"):

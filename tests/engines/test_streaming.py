@@ -27,7 +27,7 @@ def engine(request: pytest.FixtureRequest) -> TransformersEngine:
     add_cnf(model, tokenizer)
     if request.param == "evidence":
         shift = Evidence(
-            (0.5, 0.1, 0.01, 0.1, 0.2, 0.3, 1.2), (-1.0, -2.0, -5.0, 1.0, 0.3, 0.5, 0.5)
+            (0.5, 0.1, 0.01, 0.1, 0.2, 0.3, 0.6, 1.2), (-1.0, -2.0, -5.0, 1.0, 0.3, 0.5, 0.6, 0.5)
         )
         return TransformersEngine(model, tokenizer, evidence=shift)
     return TransformersEngine(model, tokenizer, request.param)

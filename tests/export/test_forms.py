@@ -261,7 +261,7 @@ def test_a_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_evidence_from_plain_numbers_equals_that_of_the_engine(tmp_path: Path) -> None:
-    assert len(FEATURES) == 7
+    assert len(FEATURES) == 8
     made = train("llama_untied", tmp_path)
     bare = TransformersEngine(made.engine.model, made.engine.tokenizer)
     for prompt, response in zip(PROMPTS, RESPONSES, strict=True):

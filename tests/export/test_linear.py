@@ -26,7 +26,7 @@ from grace.export import export_model
 from grace.pipeline.stages.fit import write_rows_adapter
 from grace.records import is_whole
 
-BOUNDED = dataclasses.replace(EVIDENCE, low=(-5.0,) * 7, high=(3.0,) * 7, limit=6.0)
+BOUNDED = dataclasses.replace(EVIDENCE, low=(-5.0,) * 8, high=(3.0,) * 8, limit=6.0)
 WITH_FIELDS = dataclasses.replace(
     BOUNDED, fields={"": BOUNDED, "b": dataclasses.replace(BOUNDED, bias=-1.0)}
 )

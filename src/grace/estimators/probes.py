@@ -118,7 +118,7 @@ LIKELIHOOD_FEATURES = (
 
 
 def likelihood_features(logprobs: Sequence[float], end_logprob: float | None) -> Array:
-    """Return the likelihood features of one response, float32 of shape (13,), always finite.
+    """Return the likelihood features of one response, float32 of shape (14,), always finite.
 
     Names and order are `LIKELIHOOD_FEATURES`: the features of `grace.evidence` and six more.
     Log-probabilities are floored at `evidence.LOWEST`. An empty response counts as one token of

@@ -54,8 +54,10 @@ FEATURES = (
     "log_length",
     "min_prob",
     "first_prob",
+    "last_prob",  # where an explanation ends in its answer, the answer's
     "likelihood",  # exp of the mean log-probability of the tokens and the end: Seq. Likelihood
 )
+LATER = FEATURES.index("last_prob")  # which earlier versions did not have
 LOWEST = -20.0  # log-probabilities below this count as this
 MARGIN = 0.1  # share of the training range by which a feature may exceed it before we warn
 CERTAIN = 40.0  # bound on log-odds where the number of training answers sets none
@@ -97,6 +99,8 @@ class Evidence:
         """Read what `to_dict` wrote, and what earlier versions wrote without a floor."""
         if isinstance(data, Mapping) and data.get("floor") == 0:
             data = {key: value for key, value in data.items() if key != "floor"}
+        if isinstance(data, Mapping) and data.get("features") == _EARLIER:
+            data = _with_later(data)
         evidence = fitted(cls, data, FEATURES)
         trace = Trace.from_dict(data["trace"]) if data.get("trace") else None
         near = data.get("familiar")
@@ -189,6 +193,22 @@ class Evidence:
         return sigmoid(log_odds)
 
 
+_EARLIER = [name for name in FEATURES if name != FEATURES[LATER]]
+
+
+def _with_later(data: Any) -> Any:
+    """Return an entry of an earlier version with a weight of 0 for `LATER`."""
+    if isinstance(data, Mapping):
+        found = {key: _with_later(value) for key, value in data.items() if key != "trace"}
+        for key in ("weights", "center", "low", "high"):
+            if isinstance(data.get(key), list) and len(data[key]) == len(_EARLIER):
+                found[key] = [*data[key][:LATER], 0.0, *data[key][LATER:]]
+        if data.get("features") == _EARLIER:
+            found["features"] = list(FEATURES)
+        return {**data, **found}
+    return [*map(_with_later, data)] if isinstance(data, list) else data
+
+
 class Running:
     """c at every step of one response while it is generated, with constant work per step.
 
@@ -202,7 +222,7 @@ class Running:
         self._steps, self._end = 0, 0.0
         self._state, self._own = _Pool(), _Pool()
         self._near: Sequence[float] = ()
-        self._total, self._low, self._first, self._count = 0.0, 0.0, 0.0, 0
+        self._total, self._low, self._first, self._last, self._count = 0.0, 0.0, 0.0, 0.0, 0
 
     def read(self, readings: Reading, end: float) -> None:
         """Record a step's readings and the log-probability of ending there."""
@@ -225,14 +245,15 @@ class Running:
         """Return c of a response that ends at this step."""
         if self._evidence is None:
             return sigmoid(self._state.at_end)
-        found = _features(self._total, self._low, self._first, self._count, self._end)
+        tokens = (self._total, self._low, self._first, self._last, self._count)
+        found = _features(*tokens, self._end)
         state, own = (math.fsum(one.pooled(self._steps)) for one in (self._state, self._own))
         return self._evidence.rate(state, found, _near(self._near, own))
 
     def add(self, logprob: float) -> None:
         """Record the log-probability of the token chosen at this step."""
         value = _clipped(logprob)
-        self._first = self._first if self._count else value
+        self._first, self._last = self._first if self._count else value, value
         self._total, self._low = self._total + value, min(self._low, value)
         self._count += 1
 
@@ -361,7 +382,7 @@ def sigmoid(log_odds: float) -> float:
 def features(logprobs: Sequence[float], end: float) -> tuple[float, ...]:
     """Return the `FEATURES` of a response. An empty one counts as one token of probability 1."""
     kept = [_clipped(value) for value in logprobs] or [0.0]
-    return _features(math.fsum(kept), min(kept), kept[0], len(logprobs), end)
+    return _features(math.fsum(kept), min(kept), kept[0], kept[-1], len(logprobs), end)
 
 
 def clipped(logprobs: Sequence[float]) -> Array:
@@ -373,8 +394,11 @@ def _clipped(logprob: float) -> float:
     return min(max(LOWEST, logprob), 0.0)  # in this order NaN becomes LOWEST
 
 
-def _features(total: float, low: float, first: float, tokens: int, end: float) -> tuple[float, ...]:
+def _features(
+    total: float, low: float, first: float, last: float, tokens: int, end: float
+) -> tuple[float, ...]:
     count = max(tokens, 1)
     likelihood = math.exp((total + _clipped(end)) / (tokens + 1))
     mean = total / count
-    return (mean, low, total, math.log(count), math.exp(low), math.exp(first), likelihood)
+    chances = (math.exp(low), math.exp(first), math.exp(last))
+    return (mean, low, total, math.log(count), *chances, likelihood)
