@@ -1,4 +1,4 @@
-"""The engine on a GPU that is lent for minutes: in order of worth, within a limit, and resumable.
+"""The engine on a GPU: in order of worth, within --minutes, and resumable.
 
     python bench/gpu.py MODEL DIR --data FOLDER --minutes 12
 

@@ -108,7 +108,8 @@ def test_a_card_without_the_last_probability_gives_the_c_that_it_gave():
         assert one.of(said, -0.6) == pytest.approx(0.2 + away @ weights)
     assert evidence.familiar is not None and len(evidence.familiar.weights) == len(FEATURES)
     far = confidence([(1.0, 0.5, 0.2, 1e9)], said, -0.6, evidence)
-    assert far == pytest.approx(sigmoid(0.3 + away @ weights[::-1]), abs=1e-6)
+    strange = 0.2 + 0.3 + away @ (np.array(weights) + weights[::-1])
+    assert far == pytest.approx(sigmoid(strange), abs=1e-6)
     again = Evidence.from_dict(evidence.to_dict())
     assert again == evidence and not again.outside(said)
 
@@ -169,7 +170,7 @@ def test_answers_unlike_any_of_training_count_as_the_most_extreme_of_training():
     rng = np.random.default_rng(3)
     phi = np.array([features(-rng.exponential(0.5, n), -0.2) for n in rng.integers(2, 9, 500)])
     found = fit_evidence(phi, rng.random(500) < 1 / (1 + np.exp(-2 - 2 * phi[:, 0])))
-    far, edge = [-19.0] * 3 + [9.0, 0.0, 0.0, 0.0], phi.min(0)
+    far, edge = [-19.0] * 3 + [9.0, 0.0, 0.0, 0.0, 0.0], phi.min(0)
     edge[FEATURES.index("log_length")] = phi.max(0)[FEATURES.index("log_length")]
     assert found.shift_of(far) == pytest.approx(found.shift_of(edge))
 

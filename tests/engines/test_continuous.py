@@ -186,6 +186,34 @@ def test_a_model_that_ignores_the_mask_of_the_places_is_sampled_the_usual_way() 
     assert not graphs.works(engine.forward, engine.device)
 
 
+def test_places_take_the_memory_that_rows_of_their_width_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transformers, "PLACED", ("cpu",))
+    engine, asked, made = engine_of("llama_untied"), list[int](), list[tuple[int, int]]()
+    places = graphs.Places.__init__
+
+    def room(width: int, most: int, free: int | None) -> int:
+        asked.append(width)
+        return 9
+
+    def noted(self: Any, forward: Any, count: int, width: int, *args: Any) -> None:
+        places(self, forward, count, width, *args)
+        made.append((self.count, self.width))
+
+    monkeypatch.setattr(engine, "room", room)
+    monkeypatch.setattr(graphs.Places, "__init__", noted)
+    dict(engine.generate(tiny_models.prompts(engine.tokenizer, 8), SAMPLING))
+    _, (count, width) = made  # after those on trial
+    assert (count, width) == (9, asked[0]) and width % graphs.COLUMNS == 0
+    placed = engine._batch(4, placed=True)
+    placed.add(SampleRequest([[5, 6]] * 4, SAMPLING, list("abcd")))
+    running = placed.finished()
+    next(running)
+    with pytest.raises(ValueError, match="as wide as the prompts"):
+        placed.add(SampleRequest([[5] * 300], SAMPLING, ["e"]))
+
+
 def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from grace.engines.base import check_contexts
 from grace.engines.local.batching import attempt, free_memory, group, out_of_memory
 from grace.engines.local.continuous import ContinuousBatch, Stream
 from grace.engines.local.decoding import SampleRequest
-from grace.engines.local.graphs import works
+from grace.engines.local.graphs import FEWEST, works
 from grace.engines.local.loading import Loaded, load
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import stop_ids
@@ -111,7 +111,8 @@ class TransformersEngine(LocalScorer):
         made: dict[int, dict[int, Response]] = {}
         while left:
             asked = list(left)
-            batch = self._batch(most, placed=self._placed)
+            placed = len(asked) * sampling.num_samples >= FEWEST and self._placed
+            batch = self._batch(most, placed=placed)
             batch.add(
                 SampleRequest([prompts[i] for i in asked], sampling, [keys[i] for i in asked])
             )

@@ -313,7 +313,9 @@ class StepConfidences(Sequence[float]):
         return self._values[place]
 
     def __eq__(self, other: object) -> bool:
-        return self._values == tuple(other) if isinstance(other, Sequence) else NotImplemented
+        if not isinstance(other, tuple | list | StepConfidences):
+            return NotImplemented
+        return self._values == tuple(other)
 
     def __hash__(self) -> int:
         return hash(self._values)

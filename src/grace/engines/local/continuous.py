@@ -14,19 +14,20 @@ from dataclasses import replace
 from itertools import count
 
 import torch
+from torch import Tensor
 
 from grace.engines import Sampling
 from grace.engines.base import SampleStream
 from grace.engines.local.batching import group, memory_for
 from grace.engines.local.decoding import Batch, Chosen, Ends, Prefilled, SampleRequest, results
 from grace.engines.local.forward import Prefix
-from grace.engines.local.graphs import Places, later
+from grace.engines.local.graphs import Places, rounded
 from grace.engines.local.scoring import LocalScorer
 from grace.engines.reading import StepResult
 from grace.engines.structured import Allowed
 from grace.records import Response
 
-PATIENCE = 3  # steps of all rows that reading prompts costs, where steps are replayed
+PATIENCE = 3  # where rows have places: what an exchange costs, in steps of all rows
 
 
 class ContinuousBatch:
@@ -34,9 +35,10 @@ class ContinuousBatch:
 
     Prompts may be added at any time, also while it runs: a new row begins after the next step, if
     there is room beside the others. Rows that have ended make place for rows that wait once they
-    have cost as much as a step of all rows, about what it takes to exchange them. `room` says how
-    many rows of so many tokens fit, `at_once` how many tokens of prompts are read together, `read`
-    returns the only prompt if it was read before.
+    have cost as much as an exchange, about a step of all rows. `room` says how many rows of so many
+    tokens fit, `at_once` how many tokens of prompts are read together, `read` returns the only
+    prompt if it was read before. `placed`: each row has a place of its own in the KV cache (see
+    `Places`), and all prompts are added before the first step.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class ContinuousBatch:
         placed: bool = False,
     ) -> None:
         self._engine, self._remedy = engine, remedy
-        self._placed = placed  # whether each row has a place of its own, on a GPU
+        self._placed = placed
         self._places: Places | None = None
         self._patience = PATIENCE if placed else 1
         self._ends = Ends.of(engine.reader, engine.device)
@@ -72,6 +74,8 @@ class ContinuousBatch:
 
         A row is the same whatever other rows there are.
         """
+        if self._places is not None:
+            raise ValueError("the places are as wide as the prompts that were there at the start")
         first = self._count
         self._allowed |= zip(count(first), request.allowed, strict=False)
         for prompt, key in zip(request.prompts, request.keys, strict=True):
@@ -138,7 +142,7 @@ class ContinuousBatch:
             while self._batch is not None:
                 step = self._batch.step(self._ends, self._settings, self._allowed)
                 yield step
-                live = later(self._batch.rows.live_R.sum())
+                live = _later(self._batch.rows.live_R.sum())
                 if self._places is not None or live():
                     self._batch.advance(self._engine.forward, step.token_R)
                 idle += len(step.live_R) - live()  # the only synchronisation
@@ -160,7 +164,7 @@ class ContinuousBatch:
         self._settings = {request.sampling for request in self._requests.values()}
         if self._placed and self._places is None and self._waiting and self._room:
             widest = max(map(self._width, self._requests))
-            count = min(self._room(widest), len(self._requests))
+            count = min(self._room(rounded(widest)), len(self._requests))
             self._places = Places(self._engine.forward, count, widest, self._engine.device)
         taken = self._next(kept) if self.exchanges or not kept else []
         self._batch, self._added = self._joined(batch, taken), False
@@ -222,6 +226,21 @@ class ContinuousBatch:
         readings = engine.readout.num_readings if engine.readout else 1
         known = read.near_BX.shape[1]
         return Batch.of(read, requests, numbers, steps=longest, readings=readings + known)
+
+
+def _later(number: Tensor) -> Callable[[], int]:
+    """Return what waits for a number of a device, which may compute on in the meantime."""
+    if number.device.type != "cuda":
+        return lambda: int(number)
+    copied = number.to("cpu", non_blocking=True)
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(number.device))
+
+    def wait() -> int:
+        event.synchronize()
+        return int(copied)
+
+    return wait
 
 
 class Stream(SampleStream):

@@ -8,7 +8,8 @@ that is sampled.
 
 Rows that have ended make place for others (continuous batching). The last columns of the KV cache
 are the last tokens of all rows, whenever each began, with padding before the first ones; so masks,
-positions and the distances of sliding windows are those of any left-padded batch.
+positions and the distances of sliding windows are those of any left-padded batch. In a run on a GPU
+each row has a place of its own instead (`grace.engines.local.graphs`).
 
 Shapes: B prompts, R rows (prompts x samples, a prompt's samples side by side), L columns of the
 cache, T most steps of a row, V vocabulary, E end tokens, Q readings of a step, X numbers on where a
@@ -115,8 +116,8 @@ class Batch:
     rows: Rows
     sampler: SamplerState
     cache: Any
-    mask_RL: Tensor | None  # None where nothing is padded
-    width: int  # columns in use
+    mask_RL: Tensor | None  # None where nothing is padded, and in places
+    width: int  # columns in use; in places, those of the longest row
 
     @classmethod
     @torch.inference_mode()
