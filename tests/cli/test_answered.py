@@ -90,6 +90,17 @@ def test_the_last_turn_of_the_assistant_is_the_answer_where_no_other_is_given() 
     turns = [*TURNS, {"role": "assistant", "content": "She."}]
     (found,) = read_answers([{"messages": turns}])
     assert (found.asked, found.response) == (TURNS, "She.")
+    (found,) = read_answers([{"Messages": turns, "response": None}])
+    assert (found.asked, found.response) == (TURNS, "She.")
+    (found,) = read_answers([{"question": "?", "Response": {"text": "hi"}}])
+    assert found.response == "hi"
+
+
+def test_questions_of_one_wording_about_two_passages_are_two() -> None:
+    rows = [{"question": "Who?", "context": f"See {n} of it.", "response": "x"} for n in (1, 2)]
+    first, second = read_answers(rows)
+    assert first.asked != second.asked
+    assert first.names[0] != second.names[0] and {*first.keys}.isdisjoint(second.keys)
 
 
 def test_samples_of_lm_evaluation_harness_are_answers() -> None:

@@ -101,7 +101,7 @@ def test_a_client_without_a_key_does_not_hold_a_connection(
     monkeypatch.setattr(guard, "REFUSED_S", 0.3)
     with running(live.model, finished / "run", api_key="yes") as server:
         with begun(server.url, 100, b"{") as client:
-            assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+            assert client.recv(100).startswith(b"HTTP/1.1 401 ")
         assert post(server.url, {})[0] == 401
 
 

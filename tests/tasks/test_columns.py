@@ -588,10 +588,10 @@ def test_letters_are_yes_and_no_where_all_answers_are(
         ({"context": {"title": ["T"], "sentences": [["It is so."]]}}, "It is so."),  # HotpotQA
         ({"context": [["T", ["It is so."]]]}, "T\nIt is so."),  # the same, as published
         ({"paragraphs": [{"idx": 0, "paragraph_text": "It is so."}]}, "It is so."),  # MuSiQue
-        ({"context": "It is so.", "document": "report.pdf"}, "It is so."),
+        ({"context": "It is so.", "source_article": "report.pdf"}, "It is so."),
         ({"context": "weather"}, ""),
         ({"history": "It is so.", "particle": "It is so."}, ""),
-        ({"passage": None, "document": 7}, ""),
+        ({"passage": None, "story": 7, "document": "It is so.", "chat_history": "It is so."}, ""),
     ],
     ids=str,
 )

@@ -87,20 +87,20 @@ _TELLING = re.compile(r"(?!\W*(?:yes|no)\b)", re.I)
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
 _KEYED = re.compile(  # in JSON
     r"\"(?:(?:final|correct|best|selected|chosen|predicted|short)[ _]?)?"
-    r"(?:answer|guess|choice|option|prediction)(?:[ _](?:letter|choice|option|text))?\"\s*:\s*"
+    r"(answer|guess|choice|option|prediction)(?:[ _](?:letter|choice|option|text))?\"\s*:\s*"
     r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+)|\[((?:\s*\"[^\"\n]*\",?)+)\s*\])",
     re.I,
 )
-_SOME = r"[^.!?\n]{0,200}?"
+_SOME = r"[^.!?;\n]{0,200}?"
 _BELIEF = (
-    rf"{_SOME}\b(?:thought|used\s+to|(?:sounds?|looks?|seems?)(?=\s)|(?:may|might|could|would|people"
-    r"|many|most|some|often|commonly)\s+(?:\w+\s+)?(?:think|believe|say|assume|expect|guess)"
-    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_SOME}\bbut\b{_SOME}\bnow\b))\b{_SOME}"
+    rf"{_SOME}\b(?:(?<!is\s)(?<!are\s)(?<!be\s)thought|used\s+to|(?:may|might|could|would|people|many|most"
+    r"|some|often|commonly)\s+(?:\w+\s+)?(?:think|believe|say|assume|expect|guess)"
+    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_SOME}\bbut\b{_SOME}\b(?:is|are)\s+now\b))\b{_SOME}"
 )
-_UNHELD = re.compile(  # I thought it was Paris, but (it is Rome)
-    rf"(?:\A|(?<=[.!?\n]))(?:{_BELIEF}(?:[,;]?\s(?:but|however|aber|mais|pero)\b|;)"
-    rf"|\W*(?:although|though|while|whereas)\b{_BELIEF},)"
-    rf"(?={_SOME}(?:\b(?:is|are|was|were|ist|est|es|era)\b|['\u2019]s\b))"
+_UNHELD = re.compile(  # I thought it was Paris, but (it is Rome); not of an option, or in doubt
+    rf"(?:\A|(?<=[.!?\n]))(?!{_SOME}(?:\b(?:answer|option|choice)|\b(?-i:[A-HJ])\b))"
+    rf"(?:{_BELIEF},?\s(?:but|however|aber|mais|pero)\b|\W*(?:although|though|while)\b{_BELIEF},)"
+    rf"(?={_SOME}(?:\b(?:is|are|was|were|ist|est|es|era)|['\u2019]s)\s+(?:\w+\s+){{0,3}}(?-i:[A-Z\d]))"
     rf"(?!{_SOME}(?:\b(?:not|also|may|might|could|possible|un\w+)\b|n['\u2019]t\b))"
     rf"|(?:\A|(?<=[.!?\n])){_SOME}\bbut\s+(?:that|this|it)(?:['\u2019]s|\s+is|\s+was)\s+"
     r"(?:not\s+(?:true|right|correct|so)|wrong|incorrect|false|a\s+(?:myth|mistake|misconception))\b"
@@ -168,9 +168,12 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
 
 
 def _as_line(keyed: re.Match[str]) -> str:
-    """Return the value of a key in JSON as a labelled line; those of a list are alternatives."""
-    each = "; ".join(re.findall(r'"([^"]*)"', keyed[3] or ""))
-    return f"\nAnswer: {keyed[1] or keyed[2] or each}\n"
+    """Return the value of a key in JSON as a labelled line; a list may be of options."""
+    name, text, other, listed = keyed.groups()
+    if listed and name.lower() not in ("answer", "prediction"):
+        return keyed[0]
+    each = " and ".join(re.findall(r'"([^"]*)"', listed or ""))
+    return f"\nAnswer: {text or other or each}\n"
 
 
 def _out_of_table(table: re.Match[str]) -> str:

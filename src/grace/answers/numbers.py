@@ -139,7 +139,8 @@ _ASIDE = re.compile(
     r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])|\s+out\s+of\s+\d[\d.,]*", re.I
 )
 _AMOUNT = re.compile(
-    rf"(?<![\w.,/-])(an?|{'|'.join(COUNTED)}|[\d.,]*\d)[\s-]?([a-z]+)\b(?![\^/]|\s*per\b)", re.I
+    rf"(\A(?:an?|{'|'.join(COUNTED)})|(?<![\w.,/-])[\d.,]*\d)[\s-]?([a-z]+)\b(?![\^/]|\s*per\b)",
+    re.I,
 )
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it

@@ -68,10 +68,8 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
         if letter and not _hedges(part, letter, choices):
             return _offered(letter, choices)
     first, *others = finding.opening(said)
-    if begun := _begun(first):
-        following = rf"(?:[.,;:!?\n]\W*|\s(?=.\))){chr(ord(begun) + 1)}\"?[).:]\s"
-        if re.search(following, f"{first}\n{''.join(others[:1])} "):
-            return None  # a list of the options
+    if others and (begun := _begun(first)) and ord(_begun(others[0]) or "?") == ord(begun) + 1:
+        return None  # a list of the options
     first = _without_contrast(first, choices)
     if not (letter := named(first, choices, marked=False)):
         first = _REASON.split(first)[0]
@@ -106,7 +104,7 @@ def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
 
 def _begun(line: str) -> str:
     """Return the letter of the option with which a line begins, if any."""
-    begun = re.match(r"\W*([A-Ja-j])\"?[).:]", line)
+    begun = re.match(r"\W*([A-Ja-j])[).:]", line)
     return begun[1].upper() if begun else ""
 
 

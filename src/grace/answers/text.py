@@ -17,11 +17,15 @@ from grace.metrics.rouge import rouge_l, tokens
 FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
 _FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
 _EMPTY = {*_FUNCTION_WORDS.split(), "between"}
-_SUFFIXES = {"jr", "sr", "inc", "ltd", "co", "corp"}
+_SUFFIXES = {*("jr", "sr", "inc", "incorporated", "ltd", "limited", "llc", "group")}
+_SUFFIXES |= {"co", "company", "corp", "corporation"}
 _DENIED = re.compile(  # also where something else is said to be wrong, or of another kind
-    rf"{finding.DENIED.pattern}|\b(?:wrong|incorrect|false|untrue|mistaken)\b|\b(?:non|off)-", re.I
+    rf"{finding.DENIED.pattern}|(?:\b(?:is|are|was|were)|['\u2019]s)\s+(?:\w+\s+)?"
+    r"(?:wrong|incorrect|false|untrue|mistaken)\b|\b(?:non|off)-",
+    re.I,
 )
 _DIRECTIONS = {word for way in ("north", "south", "east", "west") for word in (way, f"{way}ern")}
+_DIRECTIONS |= {"new"}
 _FOLDED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
     | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
@@ -128,8 +132,9 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
     if (number := numbers.alone(accepted)) and (other := numbers.alone(said)):
         return numbers.same(other, number)
     accepted, said = _numbered(accepted, said), _numbered(said, accepted)
-    if any(unit[0] == other[0] for unit in _units(accepted) for other in _units(said)):
-        accepted, said = numbers.in_base_units(accepted), numbers.in_base_units(said)
+    if _other_unit(said, accepted):
+        based = [numbers.in_base_units(text) for text in (accepted, said)]
+        accepted, said = (accepted, said) if any(map(_units, based)) else based
     if DATE.search(accepted):
         accepted, said = dated(accepted), dated(said)
     if (listed := _listed(accepted)) and (given_list := _listed(said)):
@@ -168,7 +173,8 @@ def hedges(said: str, accepted: Sequence[str], threshold: float) -> bool:
     for sentence in _SENTENCE.split(said):
         items, is_open = list[bool](), False  # of the list so far; whether it leaves open which
         pieces = [";", *finding.ALTERNATIVE.split(sentence)]  # each after its sign; a comma: None
-        is_pair = plainly and len(pieces) == 4 and not _EMPTY & {*pieces[3].split()}  # gold, silver
+        is_pair = len(pieces) == 4 and plainly and sentence == sentence.lower()  # gold, silver
+        is_pair = is_pair and _EMPTY.isdisjoint(pieces[3].split())
         for sign, piece in zip(pieces[::2], pieces[1::2], strict=True):
             if hedged and sign in (None, ";"):  # Of Paris and Rome, Paris is larger
                 hedged = not any(_has_words(one, piece, threshold) for one in wanted)
@@ -231,7 +237,8 @@ def _has_words(accepted: str, said: str, threshold: float, asked: str | None = N
         return False
     if asked is not None:
         bare = all(word.isdigit() or len(word) == 1 for word in given)  # Apollo 13
-        needed = {*missing} if bare else {*missing} & {*_head(accepted)}
+        first = min(wanted.index(word) for word in wanted if word not in missing)
+        needed = {*missing} & {*(wanted[:first] if bare else _head(accepted))}
         if not all(_is_among(word, _content(asked)) for word in needed):
             return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))

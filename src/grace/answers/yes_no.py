@@ -11,10 +11,9 @@ NEAR = 80  # characters around a word that may change what it means
 _YES_WORDS = "yes yeah yep yup ja oui si sí sim да так tak evet نعم 是 是的 对 對 はい 네 예"
 _NO_WORDS = "no nope nah nein non não nee nej нет ні nie hay\u0131r 否 不 不是 いいえ 아니요 لا"
 _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
-_TRUE = {"true", "correct", "right", "accurate", "affirmative", "wahr", "vrai", "verdadero"}
+_TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
-_FALSE |= {"negative", "unlikely"}
-_OTHERWISE = {"right", "negative", "affirmative", "unlikely"}  # unless it is alone: a right angle
+_ALONE = {"y": True, "affirmative": True, "n": False, "negative": False, "unlikely": False}
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
     r"\b(?:no|without(?:\s+an?y?)?)\s+(?:doubt|question|problem|wonder|matter)\b"
@@ -63,8 +62,8 @@ def read(text: str) -> str | None:
 
 def _said(part: str) -> bool | None:
     part = _SKIPPED.sub(" ", typed(part))
-    if (letter := part.strip(" *_.()\"'").lower()) in ("y", "n"):
-        return letter == "y"
+    if (alone := part.strip(" *_.!()\"'").lower()) in _ALONE:
+        return _ALONE[alone]
     for found in _WORD.finditer(part):
         word = found[0].casefold()
         meant = _meaning(word)
@@ -79,7 +78,7 @@ def _said(part: str) -> bool | None:
             if starts or _BREAK.match(after) or _BECAUSE.match(after):
                 return meant
             continue
-        if word in _OTHERWISE and not _BREAK.match(after):
+        if word == "right" and not _BREAK.match(after):  # a right angle
             continue
         clause = re.split(r"[,;.!?:\n]", before)[-1]
         return meant ^ bool(

@@ -42,7 +42,7 @@ def render_table(report: Report, *, written: bool = True) -> RenderableType:
     tables = [_with_fewer_costs(group, costs) for group in groups(report)]
     legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
     place = "report.md" if written else "the report that --out writes"
-    tables[-1:] = [[_with_meanings(table, costs, place) for table in tables[-1]]]
+    tables = [[_with_meanings(one, costs, place) for one in versions] for versions in tables]
     below = notes(report)
     if written and len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -78,16 +79,20 @@ class Guard:
             self._counters.seconds.labels(path).observe(time.monotonic() - start)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, body, seconds = Headers(scope=scope), b"", REFUSED_S
+        headers, body = Headers(scope=scope), b""
+        posted = scope["method"] == "POST"
         try:
             try:
                 self._check_host(headers.get("host", ""))
                 if scope["path"].startswith(PROTECTED):
                     self._check_key(headers.get("authorization", ""))
-                seconds = min(BODY_S, self._settings.timeout_s)
-            finally:
-                if scope["method"] == "POST":  # a refusal must reach who is still sending
-                    body = await self._read(receive, seconds)
+            except ApiError:
+                if posted:  # the refusal must reach who is still sending
+                    with contextlib.suppress(ApiError):
+                        await self._read(receive, REFUSED_S)
+                raise
+            if posted:
+                body = await self._read(receive, min(BODY_S, self._settings.timeout_s))
             if scope["method"] == "POST":
                 _check_body(body, headers.get("content-type", ""))
         except ApiError as error:

@@ -36,10 +36,8 @@ QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
     *("questionstem", "questiontext", "messages"),
 )
-ABOUT = re.compile(
-    r".*(?:context|passage|(?<!p)article|premise|paragraph|(?<!hi)story|document)s?", re.DOTALL
-)
-"""Columns, in the form of `plain`, that may hold what a question is about."""
+CONTEXT = ("context", "passage", "article", "premise", "paragraph", "story")
+"""Last words of the names of columns, but for a plural, that may hold what a question is about."""
 ROWS = {*QUESTION, "response", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
 MISSING = ("", "nan", "NaN", "<NA>", "null", "NULL", "#N/A", "N/A", "n/a")
@@ -98,7 +96,7 @@ def plain(name: str) -> str:
 
 def is_about(name: str) -> bool:
     """Return whether a column may hold what a question is about."""
-    return ABOUT.fullmatch(plain(name)) is not None
+    return re.split(r"[\W_]+", name.strip().lower())[-1].removesuffix("s") in CONTEXT
 
 
 def is_hub(source: str | Path) -> bool:

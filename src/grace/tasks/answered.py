@@ -27,7 +27,7 @@ from grace.store.inputs import Bad, Row, Untyped, read_rows, spelt
 from grace.tasks.columns import columns_to_read, passage_in, within
 from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.draw import asked_key
-from grace.tasks.rows import note
+from grace.tasks.rows import file_of, note
 from grace.tasks.values import read_options
 
 PROMPTS = ("question", "prompt", "messages")
@@ -84,8 +84,15 @@ class Answered:
             raise DataError(f"{self.where}: {key} is {value!r}; write a text that is not empty")
         if key != "question":
             return [{"role": "user", "content": value}]
-        passage, _ = passage_in(self.written)
-        return "\n\n".join([passage] * (passage not in value) + [value.strip()])
+        if about := passage_in(self.written)[1]:
+            note(f"{file_of(self.where)}: questions below {' and '.join(about)}")
+        return self._question
+
+    @functools.cached_property
+    def _question(self) -> str:
+        """The question below what it is about, "" where there is none."""
+        text, (passage, _) = _as_text(self.known.get("question")).strip(), passage_in(self.written)
+        return f"{passage}\n\n{text}" if text and passage and passage not in text else text
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -226,7 +233,7 @@ class Answered:
         """What tells its question from others, and what shows it: its text, or else its name."""
         named = _as_text(self.known.get("question_id"))
         key = next((key for key in (*PROMPTS, "id") if _as_text(self.known.get(key))), "")
-        asked = _as_text(self.known.get(key))
+        asked = self._question if key == "question" else _as_text(self.known.get(key))
         if key == "question":
             asked = " ".join(filter(None, (asked, " / ".join(self._options))))
         return named or asked, asked or named
@@ -236,8 +243,8 @@ class Answered:
         """Its keys: answers that share one stay together in folds and resamples."""
         named = [(key, _as_text(self.known.get(key))) for key in ("group", "question_id")]
         found: list[Hashable] = [key for key in named if key[1]]
-        if question := _as_text(self.known.get("question")):
-            found.append(asked_key(question, self._options))
+        if self._question:
+            found.append(asked_key(self._question, self._options))
         for key in ("messages", "prompt", "id"):
             if not found and (text := _as_text(self.known.get(key))):
                 turns = _turns(self.known[key]) or [{"role": "user", "content": text}]
@@ -287,10 +294,8 @@ def read_answers(
             f"{source} is a run, whose answers are rated and measured: see `grace report {source}`"
         )
     choose = None if every else functools.partial(columns_to_read, known=FIELDS)
-    for number, (where, fields) in enumerate(read_rows(source, choose=choose, bad=bad)):
-        yield (one := Answered(where, _unwrapped(fields)))
-        if not number and "asked" in vars(one) and (about := passage_in(one.written)[1]):
-            note(f"{source}: questions below {' and '.join(about)}")
+    for where, fields in read_rows(source, choose=choose, bad=bad):
+        yield Answered(where, _unwrapped(fields))
 
 
 def _first(fields: Mapping[str, Any], *names: str) -> Any:
@@ -309,20 +314,26 @@ def _turns(value: Any) -> list[Any]:
 
 def _unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose answer is in the reply of an API, or logged by lm-evaluation-harness."""
-    given: Any = fields.get("response")
+    known = {name.strip().lower(): value for name, value in fields.items()}
+    given: Any = _first(known, "response", "text")
+    turns = _turns(known.get("messages"))
+    found: dict[str, Any] = {}
     if given is None and isinstance(fields.get("doc"), dict) and "resps" in fields:
         fields, given = within(fields, DataSettings()), fields["resps"]
-    turns = _turns(fields.get("messages"))
-    if turns and turns[-1]["role"] == "assistant" and not {"response", "text"} & {*fields}:
-        return fields | {"messages": turns[:-1], "response": turns[-1]["content"]}
-    if isinstance(given, str) or (text := _text_in(given)) is None:
+    elif given is None and turns and turns[-1]["role"] == "assistant":
+        found, given = {"messages": turns[:-1]}, turns[-1]["content"]
+    elif isinstance(given, str):
+        return fields
+    if (text := _text_in(given)) is None:
         return fields
     for step in ("body", "choices", 0):  # to what stands beside the text
         with contextlib.suppress(KeyError, TypeError, IndexError):
             given = given[step]
     beside = given if isinstance(given, dict) else {}
-    known = {name: beside[name] for name in ("finish_reason", "logprobs") if beside.get(name)}
-    return known | fields | {"response": text}
+    told = {name: beside[name] for name in ("finish_reason", "logprobs") if beside.get(name)}
+    found["response"] = text
+    kept = {name: one for name, one in fields.items() if name.strip().lower() not in found}
+    return told | kept | found
 
 
 def _text_in(value: Any) -> str | None:

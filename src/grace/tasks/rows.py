@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,11 @@ def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]
     instead = f"give --data DIR with DIR/{name}/train.jsonl and test.jsonl"
     rows = load_from_hub(path, config, split, instead)
     return [Row(f"{path}:{split}[{number}]", dict(row)) for number, row in enumerate(rows)]
+
+
+def file_of(where: str) -> str:
+    """Return the source of a row from its place."""
+    return re.sub(r"(?::| row )\d+\Z", "", where)
 
 
 @functools.cache

@@ -45,7 +45,7 @@ from grace.tasks.columns import (
 )
 from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.draw import asked_key, content_id
-from grace.tasks.rows import note
+from grace.tasks.rows import file_of, note
 
 _OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
 _LIST = re.compile(  # of options, at the end of a question
@@ -271,8 +271,8 @@ def _choices(
         right = _texts(_unfolded(fields, columns.answers, where), f'{where}: "{columns.answers}"')
         choices = (*right[:1], *_texts(value, what))
         if len(choices) > len(LETTERS):
-            file = re.sub(r"(?::| row )\d+\Z", "", where)
-            note(f"{file}: of more than {len(LETTERS)} choices the right one and nine are kept")
+            most = f"more than {len(LETTERS)} choices"
+            note(f"{file_of(where)}: of {most} the right one and nine are kept")
             choices = choices[: len(LETTERS)]
         # in an order that says nothing about which is right
         return tuple(sorted(dict.fromkeys(choices), key=_mixed)), ()
