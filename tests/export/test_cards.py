@@ -53,7 +53,7 @@ def test_a_card_has_the_numbers_of_the_report_and_its_diagram(run: Path, tmp_pat
 
 
 @pytest.mark.parametrize("form", ["merged", "adapter"])
-def test_an_export_that_cannot_tell_sources_apart_has_no_threshold(
+def test_an_export_that_cannot_tell_sources_apart_has_no_threshold_and_no_vote(
     form: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fit to each source alone gives other confidences than the joint fit, which exports have."""
@@ -64,7 +64,7 @@ def test_an_export_that_cannot_tell_sources_apart_has_no_threshold(
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "adapter" / "grace.json").write_text(json.dumps(card))
     text = export(tmp_path / "run", tmp_path / "out", form=form)
-    kept, said = form == "adapter", "choose a threshold, with answers of its own"
+    kept, said = form == "adapter", "it gets no threshold and no fitted vote of the run"
     assert (tmp_path / "out" / "threshold.json").exists() == kept
     assert (tmp_path / "out" / "vote.json").exists() == kept
     assert (said in capsys.readouterr().err) == (not kept)

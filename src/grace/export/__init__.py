@@ -110,8 +110,9 @@ def export_model(
         )
     if less:
         say(
-            "nor can it tell the sources apart: its confidence is that of the fit to all of them, "
-            "so measure it, and choose a threshold, with answers of its own"
+            "this form leaves out the fits to each source alone: its confidence is that of the fit "
+            "to all of them, so it gets no threshold and no fitted vote of the run; measure it, "
+            "and choose a threshold, with answers of its own"
         )
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     return Exported(size, NEXT[form].format(out=out))
