@@ -40,7 +40,7 @@ from grace.methods.grace.fit import (
     knowing_sources,
     read_by,
 )
-from grace.methods.grace.prompts import from_each
+from grace.methods.grace.prompts import distances
 from grace.metrics import evaluate
 from grace.probe.rows import Sourced, sigmoid
 from grace.records import Message, Question
@@ -243,9 +243,9 @@ def _rate(
         return Features(*(of(lambda one, key=key: one["states"][key]) for key in keys))
 
     head = HeadShape(np.zeros(first_NH.shape[1]))
-    own = knowing_sources(made, whole, list(reduced), first_NH, *graded, head)
+    own, share = knowing_sources(made, whole, list(reduced), first_NH, *graded, head)
     prompts, familiar = own.prompts[1], own.evidence.familiar
-    away_SN = from_each(states[first], prompts.mean_SH, prompts.spread_SH)
+    away_SN = distances(states[first], prompts.mean_SH, prompts.spread_SH)
     read_SN = [
         sum(states[f"{PLACES[place]}.{layer}"] @ rows[n] for n, place in enumerate(order))
         for layer, rows in prompts.own
@@ -262,7 +262,7 @@ def _rate(
         )
     found["familiar"] = np.array([familiar.of(away) for away in away_SN.min(0)])
     known = f"familiar {found['familiar'].mean():.2f}"
-    shares = " ".join(f"{one.share:.2f}" for one in familiar.own)
+    shares = " ".join(f"{one:.2f}" for one in share.values())
     print(f"{left}, seed {seed}: block {chosen.layer}, {known}, own {shares}", flush=True)
     return found
 

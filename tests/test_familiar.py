@@ -12,7 +12,7 @@ from grace.errors import ModelError
 from grace.evidence import FEATURES, Evidence, along, confidence, distance_in, features
 from grace.evidence.familiar import Familiar, Near, Own
 from grace.methods.grace.fit import fit_evidence, fit_readout, knowing_prompts, knowing_sources
-from grace.methods.grace.prompts import describe, distances, from_each
+from grace.methods.grace.prompts import describe, distances
 from grace.probe.logistic import fit_logistic
 from grace.probe.rows import Sourced, sources_in, weights_of
 
@@ -37,11 +37,13 @@ def test_the_distance_is_that_from_the_nearest_source():
     rng = np.random.default_rng(0)
     states = np.concatenate([rng.normal(5 * n, 1 + n, size=(200, 50)) for n in range(3)])
     prompts = describe(states, [name for name in "abc" for _ in range(200)])
-    within = distances(states, prompts.mean_SH, prompts.spread_SH)
+    within = distances(states, prompts.mean_SH, prompts.spread_SH).min(0)
     assert 0.9 < within.mean() < 1.1 and prompts.near < within.max() < 2
     assert (within <= prompts.near).mean() == pytest.approx(0.95, abs=0.01)
     far = distances(np.full((1, 50), -40.0), prompts.mean_SH, prompts.spread_SH)
-    assert far[0] == pytest.approx((50 / 3) ** 2, rel=0.1)  # the third source has the widest spread
+    assert far.min() == pytest.approx(
+        (50 / 3) ** 2, rel=0.1
+    )  # the third source has the widest spread
 
 
 def test_a_source_that_no_other_is_like_does_not_make_strangers_familiar():
@@ -54,7 +56,9 @@ def test_a_source_that_no_other_is_like_does_not_make_strangers_familiar():
     known = dataclasses.replace(KNOWN, near=prompts.near)
     own = rng.normal(0, 1, size=(50, 200)) + akin[0].mean(0)
     left_out = rng.normal(0, 1, size=(50, 200)) + rng.normal(0, 0.5, 200)
-    away = [distances(one, prompts.mean_SH, prompts.spread_SH) for one in (own, left_out, -odd)]
+    away = [
+        distances(one, prompts.mean_SH, prompts.spread_SH).min(0) for one in (own, left_out, -odd)
+    ]
     of_own, of_akin, of_strange = [np.mean([known.of(d) for d in one]) for one in away]
     assert of_own > 0.95 > of_akin > 0.5 > 10 * of_strange > 0
 
@@ -125,7 +129,6 @@ def test_a_card_keeps_it_and_one_without_it_is_read():
     assert Evidence.from_dict(json.loads(json.dumps(own.to_dict()))) == own
     made = evidence()
     assert Evidence.from_dict(made.to_dict()) == made
-    assert "own" not in made.to_dict()["familiar"]
     plain = dataclasses.replace(made, familiar=None)
     assert "familiar" not in plain.to_dict() and Evidence.from_dict(plain.to_dict()) == plain
     few = {"share": 1, "weights": [1.0], "bias": 0}
@@ -163,7 +166,7 @@ def test_a_source_whose_prompts_are_all_the_same_has_a_distance():
     ends = np.random.default_rng(0).normal(size=(60, 40))
     ends[:30] = 1.0
     prompts = describe(ends, ["a"] * 30 + ["b"] * 30)
-    away_SN = from_each(ends, prompts.mean_SH, prompts.spread_SH)
+    away_SN = distances(ends, prompts.mean_SH, prompts.spread_SH)
     assert np.isfinite(prompts.near) and np.isfinite(away_SN).all()
     assert (away_SN.argmin(0) == np.repeat([0, 1], 30)).all()
 
@@ -219,13 +222,13 @@ def known_sources(sizes, apart=1.0, right_too=()):
     head, graded = HeadShape(np.zeros(WIDTH)), (phi, right, groups)
     made = fit_readout(lambda _: states, *graded, head)
     made = knowing_prompts(made, 1, ends, *graded)
-    return made, knowing_sources(made, lambda _: states, [1], ends, *graded, head)
+    return made, knowing_sources(made, lambda _: states, [1], ends, *graded, head)[0]
 
 
 def rate(fit, states, ends, phi):
     """c as an engine reads it."""
     known = fit.prompts[1]
-    away_SN = from_each(ends, known.mean_SH, known.spread_SH)
+    away_SN = distances(ends, known.mean_SH, known.spread_SH)
     places = (states.last_ND, states.first_ND, states.mean_ND)
     rows = [fit.weights_QD, *(rows for _, rows in known.own)]
     read = [sum(part @ row for part, row in zip(places, one, strict=True)) for one in rows]
@@ -260,6 +263,24 @@ def test_a_source_whose_answers_are_all_right_has_no_fit_to_it_alone():
     _, own = known_sources((60, 150, 150), right_too=[0])
     assert own.evidence.familiar.own[0] == Own(0.0, (0.0,) * 8, 0.0)
     assert not own.prompts[1].own[0][1].any()
+
+
+def test_shares_have_the_names_of_the_sources_whose_prompts_are_described():
+    """Not that of a source with fields only, of which no prompt is described."""
+    states, phi, right, groups = mix((40, 120, 120))
+    ends = np.repeat(ENDS[:3], (40, 120, 120), axis=0)
+    ends += np.random.default_rng(0).normal(size=ends.shape)
+    head, graded, whole_N = HeadShape(np.zeros(WIDTH)), (phi, right, groups), np.arange(280) >= 40
+    right[160:] = True  # of the last source, so that it has no fit of its own
+    made = fit_readout(lambda _: states, *graded, head)
+    made = knowing_prompts(made, 1, ends, *graded, whole_N)
+    own, shares = knowing_sources(made, lambda _: states, [1], ends, *graded, head, whole_N)
+    assert [*shares] == ["1", "2"] and shares["1"] > 0 == shares["2"]
+    assert [*shares.values()] == [one.share for one in own.evidence.familiar.own]
+    assert len(own.prompts[1].own) == len(own.prompts[1].mean_SH) == 2
+    right[40:] = np.arange(240) < 120
+    none, shares = knowing_sources(made, lambda _: states, [1], ends, *graded, head, whole_N)
+    assert none is made and shares == {}
 
 
 def test_where_prompts_do_not_tell_sources_apart_fits_to_them_count_less():

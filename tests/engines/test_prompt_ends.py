@@ -15,7 +15,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import FEATURES, OWN, Evidence, confidence, features, pooled
 from grace.evidence.familiar import Familiar, Own
-from grace.methods.grace.prompts import Prompts, distances, from_each
+from grace.methods.grace.prompts import Prompts, distances
 from grace.pipeline.stages.fit import write_rows_adapter
 
 RNG = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def test_every_way_to_read_a_prompt_finds_the_same_distance_and_the_same_confide
     sampling = Sampling(num_samples=3, temperature=1.0, max_new_tokens=12)
     drawn = dict(engine.generate(prompts, sampling))
     states = plain.states(prompts, [[]] * len(prompts), layers=[2])[2].features.first_ND
-    away = distances(states, known.mean_SH, known.spread_SH)
+    away = distances(states, known.mean_SH, known.spread_SH).min(0)
     found = [[one.familiar for one in drawn[row]] for row in range(len(prompts))]
     expected = [[KNOWN.of(value)] * 3 for value in away]
     assert np.array(found) == pytest.approx(np.array(expected), abs=1e-4)
@@ -86,7 +86,7 @@ def test_the_rows_of_the_nearest_source_read_an_answer(adapter, tmp_path: Path):
     prompts = [[*p, *p[:n]] for n, p in enumerate(tiny_models.prompts(engine.tokenizer, 12))]
     written = [[5 + n, 6, 7][: n % 4] for n in range(12)]
     states = plain.states(prompts, written, layers=[1, 2])
-    away_SN = from_each(states[2].features.first_ND, known.mean_SH, known.spread_SH)
+    away_SN = distances(states[2].features.first_ND, known.mean_SH, known.spread_SH)
     scored = [*engine._scored(prompts, written)]
     for row, (one, source) in enumerate(zip(scored, away_SN.argmin(0), strict=True)):
         layer, rows_QD = known.own[source]

@@ -43,11 +43,6 @@ class Own:
     weights: tuple[float, ...]  # of the evidence's features, less their mean in training
     bias: float
 
-    @classmethod
-    def from_dict(cls, data: Any) -> Own:
-        """Read what `Familiar.to_dict` wrote of it."""
-        return cls(float(data["share"]), tuple(map(float, data["weights"])), float(data["bias"]))
-
 
 @dataclass(frozen=True, slots=True)
 class Familiar:
@@ -60,15 +55,17 @@ class Familiar:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of grace.json."""
-        found = asdict(self)
-        return found if self.own else {key: found[key] for key in found if key != "own"}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any, count: int) -> Familiar:
         """Read what `to_dict` wrote, of an evidence with so many features."""
         try:
             weights = tuple(map(float, data["weights"]))
-            own = tuple(map(Own.from_dict, data.get("own", ())))
+            own = tuple(
+                Own(float(one["share"]), tuple(map(float, one["weights"])), float(one["bias"]))
+                for one in data.get("own", ())
+            )
             found = cls(float(data["near"]), weights, float(data["bias"]), own)
             numbers = [found.near, found.bias, *weights]
             numbers += [value for one in own for value in (one.share, one.bias, *one.weights)]

@@ -83,10 +83,7 @@ class FieldColumns:
         def moved(part: Familiar | Own) -> dict[str, Any]:  # its weights are of columns less means
             other_F, more = self._weights(np.array(part.weights), name)
             more += part.bias - float(np.dot(part.weights, fitted.center))
-            return {
-                "weights": tuple(other_F.tolist()),
-                "bias": more + float(other_F @ center_F),
-            }
+            return {"weights": tuple(other_F.tolist()), "bias": more + float(other_F @ center_F)}
 
         if familiar is not None:
             alone = tuple(replace(one, **moved(one)) for one in familiar.own)

@@ -25,7 +25,7 @@ from grace.engines import LAST, Features
 from grace.evidence import Evidence, clipped
 from grace.evidence.familiar import Familiar, Own
 from grace.evidence.trace import READINGS, features_at
-from grace.methods.grace.prompts import Prompts, describe, from_each
+from grace.methods.grace.prompts import Prompts, describe, distances
 from grace.methods.grace.rounding import round_rows
 from grace.probe.logistic import (
     EVERY_FOLD,
@@ -284,80 +284,107 @@ def knowing_sources(
     head: HeadShape,
     whole_N: Any = slice(None),
     seed: int = 0,
-) -> Fit:
+) -> tuple[Fit, dict[str, float]]:
     """Return a fit of `knowing_prompts` that has a fit to each source alone for prompts like its.
 
     Of the log-odds of both, the latter get the share with which held-out answers to the prompts
-    that are nearest to the source are told best. `layers` are the blocks that it may read.
+    that are nearest to the source are told best; these shares follow, none if all are 0. `layers`
+    are the blocks that it may read.
     """
     evidence, familiar, described = fit.evidence, fit.evidence.familiar, fit.prompts
     assert familiar is not None and described is not None
     (block, prompts), center_F = described, np.array(evidence.center)
     sources_N, right_N = np.array(sources_in(groups_N)), np.asarray(labels_N, dtype=np.float64)
-    held_2N = np.stack([_log_odds(fit.held_out), fit.ranks])
+    held_2N, weights_F = _held_out(fit), np.array(evidence.weights)
     nearest_N = _nearest(first_NH, sources_N, fit.fold_N, whole_N)
-    own, rows = list[Own](), list[tuple[int, Array]]()
-    for source in np.unique(sources_N[whole_N]):
-        in_N, near_N = sources_N == source, nearest_N == source
-        groups = [groups_N[row] for row in np.flatnonzero(in_N).tolist()]
-        own.append(Own(0.0, (0.0,) * len(center_F), 0.0))
-        rows.append((layers[0], np.zeros((len(PLACES), first_NH.shape[1]))))
-        if len(set(groups)) < 2 or len(set(right_N[in_N])) < 2 or not near_N.any():
+    nothing = layers[0], np.zeros((len(PLACES), first_NH.shape[1]))
+    own = dict[str, tuple[Own, tuple[int, Array]]]()
+    for source in np.unique(sources_N[whole_N]).tolist():
+        in_N, near_N = np.flatnonzero(sources_N == source), np.flatnonzero(nearest_N == source)
+        own[source] = Own(0.0, (0.0,) * len(weights_F), 0.0), nothing
+        groups = [groups_N[row] for row in in_N.tolist()]
+        if len(set(groups)) < 2 or len(set(right_N[in_N])) < 2 or not len(near_N):
             continue
-
-        def of_source(layer: int, in_N: Array = in_N) -> Features:
-            return Features(*(state_ND[in_N] for state_ND in read(layer)))
-
-        graded = (features_NF[in_N], right_N[in_N], groups)
-        every = read_by(of_source, graded[0])
-        layer = choose_layer(every, layers, *graded[1:], free=True, seed=seed)
-        alone = fit_readout(of_source, *graded, head, layer=layer, seed=seed)
-        weights_F = np.array(alone.evidence.weights)
-        bias = alone.evidence.bias + float(weights_F @ (center_F - alone.evidence.center))
-        said_2N = np.tile((features_NF - center_F) @ weights_F + bias, (2, 1))
-        for state_ND, row_D in zip(placed(read(layer.layer)), alone.weights_QD, strict=True):
-            said_2N += state_ND @ row_D
-        said_2N[:, in_N] = _log_odds(alone.held_out), alone.ranks
-        odds_K2N = held_2N + SHARES[:, None, None] * (said_2N - held_2N)
-        loss_KN = losses_at(odds_K2N[:, 0], right_N)
-        for fold in set(fit.fold_N[near_N].tolist()):  # without what is held out
-            out_N = near_N & (fit.fold_N == fold)
-            best = loss_KN[:, near_N & ~out_N].sum(1).argmin()
-            held_2N[:, out_N] = odds_K2N[best][:, out_N]
-        share = float(SHARES[loss_KN[:, near_N].sum(1).argmin()])
+        graded = (features_NF, right_N, groups)
+        alone, rows, said_2N = _fit_alone(read, layers, *graded, in_N, near_N, center_F, head, seed)
+        given = (right_N[near_N], fit.fold_N[near_N])
+        share, held_2N[:, near_N] = _shared(held_2N[:, near_N], said_2N, *given)
         if share:
-            added_F = weights_F - evidence.weights
-            own[-1] = Own(share, tuple(added_F.tolist()), bias - evidence.bias)
-            rows[-1] = layer.layer, alone.weights_QD
-    if not any(one.share for one in own):
-        return fit
+            added = tuple((np.array(alone.weights) - weights_F).tolist())
+            own[source] = Own(share, added, alone.bias - evidence.bias), rows
+    shares = {source: one.share for source, (one, _) in own.items()}
+    if not any(shares.values()):
+        return fit, {}
+    alone_S, rows_S = zip(*own.values(), strict=True)
     held_out_N = sigmoid(held_2N[0])
-    return fit._replace(
+    known = fit._replace(
         held_out=held_out_N,
         ranks=held_2N[1],
         losses=log_losses(held_out_N, labels_N),
-        evidence=replace(evidence, familiar=replace(familiar, own=tuple(own))),
-        prompts=(block, prompts._replace(own=tuple(rows))),
+        evidence=replace(evidence, familiar=replace(familiar, own=alone_S)),
+        prompts=(block, prompts._replace(own=rows_S)),
     )
+    return known, shares
+
+
+def _fit_alone(
+    read: Callable[[int], Features],
+    layers: Sequence[int],
+    features_NF: Array,
+    right_N: Array,
+    groups: Sequence[Hashable],
+    in_N: Array,
+    near_N: Array,
+    center_F: Array,
+    head: HeadShape,
+    seed: int,
+) -> tuple[Evidence, tuple[int, Array], Array]:
+    """Fit to the rows `in_N`: evidence, block and rows, and log-odds as `_held_out` of `near_N`."""
+
+    def of_source(layer: int) -> Features:
+        return Features(*(state_ND[in_N] for state_ND in read(layer)))
+
+    own_NF, graded = features_NF[in_N], (right_N[in_N], groups)
+    every = read_by(of_source, own_NF)
+    layer = choose_layer(every, layers, *graded, free=True, seed=seed)
+    fit = fit_readout(of_source, own_NF, *graded, head, layer=layer, seed=seed)
+    weights_F, away_F = np.array(fit.evidence.weights), center_F - fit.evidence.center
+    evidence = replace(fit.evidence, bias=fit.evidence.bias + float(weights_F @ away_F))
+    said_N = (features_NF[near_N] - center_F) @ weights_F + evidence.bias
+    for state_ND, row_D in zip(placed(read(layer.layer)), fit.weights_QD, strict=True):
+        said_N += state_ND[near_N] @ row_D
+    said_2N = np.tile(said_N, (2, 1))
+    _, at_near, at_in = np.intersect1d(near_N, in_N, return_indices=True)
+    said_2N[:, at_near] = _held_out(fit)[:, at_in]
+    return evidence, (layer.layer, fit.weights_QD), said_2N
+
+
+def _shared(held_2N: Array, said_2N: Array, right_N: Array, fold_N: Array) -> tuple[float, Array]:
+    """Return the best share of the latter log-odds, and both with that without each one's fold."""
+    odds_K2N = held_2N + SHARES[:, None, None] * (said_2N - held_2N)
+    loss_KN, mixed_2N = losses_at(odds_K2N[:, 0], right_N), held_2N.copy()
+    for fold in np.unique(fold_N):
+        out_N = fold_N == fold
+        mixed_2N[:, out_N] = odds_K2N[loss_KN[:, ~out_N].sum(1).argmin()][:, out_N]
+    return float(SHARES[loss_KN.sum(1).argmin()]), mixed_2N
+
+
+def _held_out(fit: Fit) -> Array:
+    """Return the held-out log-odds of a fit, and those to rank by (2, N)."""
+    return np.stack([np.log(fit.held_out / (1 - fit.held_out)), fit.ranks])
 
 
 def _nearest(first_NH: Array, sources_N: Array, fold_N: Array, whole_N: Any) -> Array:
     """Return the source that each prompt is nearest to without its fold, None for fields."""
     kept_N = np.zeros(len(fold_N), dtype=bool)
     kept_N[whole_N] = True
-    nearest_N: Array = sources_N.astype(object)
-    nearest_N[~kept_N] = None
+    nearest_N: Array = np.full(len(fold_N), None)
     for fold in np.unique(fold_N[kept_N]):
         out_N, rest_N = kept_N & (fold_N == fold), kept_N & (fold_N != fold)
         known = describe(first_NH[rest_N], sources_N[rest_N].tolist())
-        away_SN = from_each(first_NH[out_N], known.mean_SH, known.spread_SH)
+        away_SN = distances(first_NH[out_N], known.mean_SH, known.spread_SH)
         nearest_N[out_N] = np.unique(sources_N[rest_N])[away_SN.argmin(0)]
     return nearest_N
-
-
-def _log_odds(c_N: Array) -> Array:
-    found_N: Array = np.log(c_N / (1 - c_N))
-    return found_N
 
 
 def _of_other_layers(

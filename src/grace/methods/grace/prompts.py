@@ -34,17 +34,11 @@ def describe(first_NH: Array, source_N: Sequence[str]) -> Prompts:
     names, place_N = np.unique(source_N, return_inverse=True)
     parts = [first_NH[place_N == place] for place in range(len(names))]
     mean_SH, spread_SH = (np.array(each) for each in zip(*map(_moments, parts), strict=True))
-    own_N = distances(first_NH, mean_SH, spread_SH)
+    own_N = distances(first_NH, mean_SH, spread_SH).min(0)
     return Prompts(mean_SH, spread_SH, float(np.quantile(own_N, USUAL)))
 
 
 def distances(first_NH: Array, mean_SH: Array, spread_SH: Array) -> Array:
-    """Return the distance of each prompt from the nearest source (N,)."""
-    nearest_N: Array = from_each(first_NH, mean_SH, spread_SH).min(0)
-    return nearest_N
-
-
-def from_each(first_NH: Array, mean_SH: Array, spread_SH: Array) -> Array:
     """Return the distance of each prompt from every source (S, N)."""
     sources = zip(mean_SH, spread_SH, strict=True)
     return np.array([np.square((first_NH - mean) / spread).mean(1) for mean, spread in sources])

@@ -341,19 +341,19 @@ def fit_rows(
         f"the confidence reads {_named(chosen.layer)}, fitted on {len(readout.losses)} answers: "
         f"held-out log loss {readout.losses.mean():.3f} (evidence alone {readout.alone.mean():.3f})"
     )
-    sources = set(sources_in(data.groups))
+    sources = sources_in(data.groups)
     if layers and sources:
         block = min(layers)
         prompts_N = np.array([name is None for name in data.names or [None] * len(phi_NF)])
         first_NH = features(block).first_ND
         readout = knowing_prompts(readout, block, first_NH, phi_NF, *graded, prompts_N)
-        say(f"prompts like those of {len(sources)} sources are known by the MLP of block {block}")
+        count = len(set(np.array(sources)[prompts_N]))
+        say(f"prompts like those of {count} sources are known by the MLP of block {block}")
         named = (first_NH, phi_NF, *graded, head, prompts_N)
-        readout = knowing_sources(readout, features, layers, *named, seed=seed)
-        familiar = readout.evidence.familiar
-        own = zip(sorted(sources), familiar.own if familiar else (), strict=False)
-        shares = ", ".join(f"{one.share:.0%} {source or 'others'}" for source, one in own)
-        say(f"a fit to the source of such a prompt alone counts: {shares or 'for none'}")
+        readout, share = knowing_sources(readout, features, layers, *named, seed=seed)
+        shown = ", ".join(f"{part:.0%} {source or 'others'}" for source, part in share.items())
+        said = f"share of each source's own fit: {shown}"
+        say(said if shown else "no source has a fit of its own")
     if columns is not None:
         readout = readout._replace(evidence=columns.split(readout.evidence))
     if along is None:
