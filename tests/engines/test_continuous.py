@@ -14,7 +14,7 @@ from grace.engines import Sampling, transformers
 from grace.engines.local import graphs, scoring
 from grace.engines.local.decoding import SampleRequest
 from grace.engines.local.forward import Forward
-from grace.engines.local.layers import LayerRows, PromptEnds, mlp_output
+from grace.engines.local.layers import PromptEnds, mlp_output
 from grace.engines.transformers import TransformersEngine
 
 CLOSE = 1e-5
@@ -164,7 +164,7 @@ def test_a_step_in_places_stays_on_the_device_of_the_model(own: bool) -> None:
     meta = torch.device("meta")  # as strict as a GPU about tensors of two devices
     model = tiny_models.model("llama_untied").to(meta)
     size = mlp_output(model, 1).in_features
-    rows = tuple(LayerRows(1, torch.zeros(4, size, device=meta)) for _ in range(2))
+    rows = ((1, torch.zeros(2, 4, size, device=meta)),)
     ends = PromptEnds(1, *torch.zeros(2, 2, size, device=meta), rows) if own else None
     forward = Forward(model, (1, 2, 3, 4), None, ends)
     ids_1L = torch.arange(6, device=meta)[None]

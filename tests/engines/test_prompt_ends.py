@@ -2,15 +2,18 @@
 
 import json
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import tiny_models
 import tiny_run
 from grace.engines import Sampling, transformers
+from grace.engines.local.layers import PromptEnds
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import FEATURES, OWN, Evidence, confidence, features, pooled
@@ -18,6 +21,7 @@ from grace.evidence.familiar import Familiar, Own
 from grace.methods.grace.prompts import Prompts, distances
 from grace.pipeline.stages.fit import write_rows_adapter
 
+UNLIKE = "does not say what grace.json needs of the prompts of training"
 RNG = np.random.default_rng(0)
 COUNT = len(FEATURES)
 ALONE = tuple(Own(share, tuple(RNG.normal(size=COUNT)), share) for share in (0.6, 0.9))
@@ -140,14 +144,59 @@ def test_a_description_of_another_model_is_refused(adapter, tmp_path: Path):
     base, _, known = adapter
     engine = TransformersEngine.load(base)
     rows, middle = (RNG.normal(size=(4, width)).astype(np.float32) for width in (32, 48))
-    short = Prompts(known.mean_SH[:, :40], known.spread_SH[:, :40], 1.0)
+    short = known._replace(mean_SH=known.mean_SH[:, :40], spread_SH=known.spread_SH[:, :40])
     few = known._replace(own=known.own[:1])
     narrow = known._replace(own=[(layer, rows_QH[:, :40]) for layer, rows_QH in known.own])
     metadata = {"base_model": str(base), "data": {"task": "jsonl", "prompt": "short"}}
     for n, one in enumerate((short, few, narrow)):
         out = tmp_path / str(n)
         write_rows_adapter(engine, rows, EVIDENCE, out, metadata, (1, middle), (2, one))
-        with pytest.raises(
-            ModelError, match="does not say what the prompts of training were like in block 2"
-        ):
+        with pytest.raises(ModelError, match=UNLIKE):
             TransformersEngine.load(base, adapter=out)
+
+
+@pytest.mark.parametrize("field", [False, True])
+@pytest.mark.parametrize(
+    "own, blocks",
+    [
+        (1, {}),
+        (3, {}),
+        (0, {}),
+        (2, {"own_layers": []}),
+        (2, {"own_layers": [2]}),
+        (2, {"own_layers": [], "prompt_layer": 0}),
+    ],
+)
+def test_a_card_with_fits_to_other_sources_than_its_rows_is_refused(
+    adapter, tmp_path: Path, own: int, blocks: dict, field: bool
+):
+    """Else an answer would fail, or have another confidence."""
+    base, out, _ = adapter
+    shutil.copytree(out, tmp_path, dirs_exist_ok=True)
+    card = json.loads((tmp_path / "grace.json").read_text()) | blocks
+    whole = replace(EVIDENCE, familiar=replace(KNOWN, own=(ALONE * 2)[:own]))
+    evidence = replace(EVIDENCE, fields={"": whole}) if field else whole
+    card["evidence"] = evidence.to_dict()
+    (tmp_path / "grace.json").write_text(json.dumps(card))
+    with pytest.raises(ModelError, match=UNLIKE):
+        TransformersEngine.load(base, adapter=tmp_path)
+
+
+def test_the_rows_of_sources_hold_what_one_block_has_seen_at_a_time():
+    """Of 131,072 tokens in flight that takes gigabytes."""
+    seen, places = torch.randn(3, 5, 4, 8), torch.tensor([1, 0, 1, 1, 0])
+    rows, held = torch.randn(3, 2, 3, 8), []
+
+    def taps(layer: int, keep: int) -> torch.Tensor:
+        assert not [one for one in held if one() is not None]
+        found = seen[layer, :, -keep:].clone()
+        held.append(weakref.ref(found))
+        return found
+
+    ends = PromptEnds(1, *torch.ones(2, 2, 8), tuple(enumerate(rows)))
+    found = ends.read(taps, places, 2)
+    expected = [
+        sum(rows[n, p] @ seen[n, b, -2:].mT for n in range(3)).T for b, p in enumerate(places)
+    ]
+    assert len(held) == 3
+    torch.testing.assert_close(found, torch.stack(expected))

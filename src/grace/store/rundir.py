@@ -20,12 +20,12 @@ CARD_VERSION = 1  # schema_version of grace.json
 ROWS = "rows.safetensors"  # the weights of an adapter without LoRA
 ENTRIES: dict[str, Any] = {  # of grace.json that are read, and their kinds
     **dict.fromkeys(("base_model", "read_at", "kind", "format", "cnf_token", "method"), str),
-    **dict.fromkeys(("rows", "cnf_id", "layer"), int),
+    **dict.fromkeys(("rows", "cnf_id", "layer", "prompt_layer"), int),
     **dict.fromkeys(("data", "sample", "train", "paper", "bin_tokens"), dict),
     **dict.fromkeys(("evidence", "measured"), dict | None),
 }
 LISTS = {  # and the kinds of their items
-    **dict.fromkeys(("stop_ids", "read_ids", "end_ids"), int),
+    **dict.fromkeys(("stop_ids", "read_ids", "end_ids", "own_layers"), int),
     **dict.fromkeys(("shots", "recalibrated"), dict),
     "conversations": list,
 }

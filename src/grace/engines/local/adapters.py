@@ -12,6 +12,7 @@ from torch import Tensor
 from grace.cnf import Readout, clear_bias, count_rows, find_readout, set_rows
 from grace.engines.local.layers import LayerRows, PromptEnds, mlp_output
 from grace.errors import ModelError, first_line
+from grace.evidence import Evidence
 from grace.store import AGAIN, CARD, LORA_CONFIG, ROWS, read_object
 
 PROMPT_ENDS = ("prompt_mean", "prompt_spread")  # names of tensors
@@ -63,24 +64,33 @@ def read_layer_rows(adapter: Path, model: Any, layer: int) -> LayerRows:
     return LayerRows(layer, rows_EH.float().to(output.weight.device))
 
 
-def read_prompt_ends(adapter: Path, model: Any, manifest: dict[str, Any]) -> PromptEnds | None:
+def read_prompt_ends(
+    adapter: Path, model: Any, manifest: dict[str, Any], evidence: Evidence | None
+) -> PromptEnds | None:
     """Return what the ends of the training prompts were like, if the adapter says so."""
-    layer, tensors = manifest.get("prompt_layer"), read_tensors(adapter / ROWS)
-    if not layer:
+    layer, layers = manifest.get("prompt_layer", 0), manifest.get("own_layers", [])
+    rated = (evidence, *evidence.fields.values()) if evidence else ()
+    own = {len(one.familiar.own) for one in rated if one.familiar}
+    if not (layer or any(own)):
         return None
-    output, layers = mlp_output(model, layer), manifest.get("own_layers", [])
+    tensors = read_tensors(adapter / ROWS)
     names = (*PROMPT_ENDS, OWN_ROWS) if layers else PROMPT_ENDS
     parts = [tensors[name].float() for name in names if name in tensors]
+    width = mlp_output(model, layer).in_features if layer else 0
     sizes = [(len(part), part.shape[-1]) for part in parts]
     sources = len(layers) or len(parts and parts[0])
-    if sizes != [(sources, output.in_features)] * len(names):
+    if sizes != [(sources, width)] * len(names) or own - {len(layers)}:
         raise ModelError(
-            f"{adapter / ROWS} does not say what the prompts of training were like in block "
-            f"{layer}; use the model that it was fitted on, or {AGAIN}"
+            f"{adapter / ROWS} does not say what {CARD} needs of the prompts of training; use the "
+            f"model that it was fitted on, or {AGAIN}"
         )
-    ends, own = parts[:2], zip(layers, parts[2] if layers else (), strict=True)
-    rows = (LayerRows(at, one.to(mlp_output(model, at).weight.device)) for at, one in own)
-    mean_SH, spread_SH = (one.to(output.weight.device) for one in ends)
+
+    def beside(block: int, part: Tensor) -> Tensor:
+        return part.to(mlp_output(model, block).weight.device)
+
+    mean_SH, spread_SH = (beside(layer, one) for one in parts[:2])
+    at_S = torch.tensor(layers)[:, None, None]
+    rows = [(block, beside(block, parts[2] * (at_S == block))) for block in sorted({*layers})]
     return PromptEnds(layer, mean_SH, spread_SH, tuple(rows))
 
 

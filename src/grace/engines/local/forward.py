@@ -54,8 +54,8 @@ class Forward:
     ) -> None:
         self.model, self.ends = model, ends
         self._rows = rows
-        parts = (rows, ends, *(ends.own if ends else ()))
-        layers = {part.layer for part in parts if part is not None}
+        layers = {part.layer for part in (rows, ends) if part is not None}
+        layers |= {layer for layer, _ in ends.own} if ends else set()
         self._taps = Taps(model, sorted(layers)) if layers else None
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
         head = self._base.get_output_embeddings() or self._base.get_input_embeddings()
@@ -97,8 +97,8 @@ class Forward:
         """
         if self.ends is None or self._taps is None:
             return torch.empty(len(back), max(back), 0, device=self._read.device)
-        seen_BKH = self._taps(self.ends.layer, max(back))
-        ended_BH = seen_BKH[range(len(back)), [-place for place in back]]
+        ended = (range(len(back)), [-place for place in back])
+        ended_BH = self._taps(self.ends.layer, max(back))[ended]
         near_BX = torch.stack(self.ends.nearest(ended_BH), dim=1)
         return self.still_near(near_BX[:, : 1 + bool(self.ends.own)], max(back))
 

@@ -38,7 +38,7 @@ class PromptEnds(NamedTuple):
     layer: int
     mean_SH: Tensor
     spread_SH: Tensor
-    own: tuple[LayerRows, ...] = ()  # rows (Q, H) of each source's own, if they have some
+    own: tuple[tuple[int, Tensor], ...] = ()  # blocks, and rows (S, Q, H) of sources' own there
 
     def nearest(self, seen_BH: Tensor) -> tuple[Tensor, Tensor]:
         """Return distance and place of the nearest source (B,) (`grace.methods.grace.prompts`)."""
@@ -49,10 +49,11 @@ class PromptEnds(NamedTuple):
 
     def read(self, taps: Taps, source_B: Tensor, keep: int) -> Tensor:
         """Return what the rows of the nearest source's own read at the last positions (B, K, Q)."""
-        seen = {layer: taps(layer, keep) for layer in {one.layer for one in self.own}}
-        every = [(seen[one.layer] @ one.rows_EH.T).to(source_B.device) for one in self.own]
-        at_B = torch.arange(len(source_B), device=source_B.device)
-        return torch.stack(every)[source_B, at_B]
+        read = [  # of one block after the other: what is seen in each may take gigabytes
+            taps(layer, keep) @ rows_SQH[source_B.to(rows_SQH.device)].mT
+            for layer, rows_SQH in self.own
+        ]
+        return torch.stack([one_BKQ.to(source_B.device) for one_BKQ in read]).sum(0)
 
 
 def blocks(model: Any) -> nn.ModuleList:

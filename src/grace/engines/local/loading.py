@@ -74,12 +74,11 @@ def load(
     model = model.to(where).eval()
     if next(model.parameters()).dtype != torch.float32 and not trainable:
         head_in_float32(model)
-    layer_rows, prompt_ends = None, None
+    evidence, layer_rows, prompt_ends = Evidence.in_card(manifest), None, None
     if adapter is not None and (Path(adapter) / ROWS).is_file():
         # into a float32 head, if there is one
         layer_rows = put_rows(model, Path(adapter), tokenizer, manifest.get("layer", 0))
-        prompt_ends = read_prompt_ends(Path(adapter), model, manifest)
-    evidence = Evidence.in_card(manifest)
+        prompt_ends = read_prompt_ends(Path(adapter), model, manifest, evidence)
     stops = tuple(manifest.get("stop_ids", ()))
     read_at = manifest.get("read_at", "predict")
     return Loaded(model, tokenizer, read_at, evidence, stops, layer_rows, prompt_ends)
