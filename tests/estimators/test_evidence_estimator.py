@@ -36,5 +36,5 @@ def test_it_is_the_logistic_regression_of_correctness_on_the_evidence() -> None:
     evidence = fit_evidence(phi_NF, np.array(correct), [q.id for q in train.questions])
     shifts = [evidence.shift_of(row) for row in phi_NF]
     assert np.log(found / (1 - found)) == pytest.approx(shifts, abs=1e-9)
-    assert fitted.trained_parameters == 8
+    assert fitted.trained_parameters == 9
     assert fitted.rate(samples([response(cut=True)])) == [None]
