@@ -53,15 +53,7 @@ def rounded(width: int) -> int:
 class Places:
     """The KV cache of up to `count` rows of up to `width` tokens, each in a place of its own."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        count: int,
-        width: int,
-        device: torch.device,
-        *,
-        capture: bool | None = None,
-    ) -> None:
+    def __init__(self, forward: Forward, count: int, width: int, device: torch.device) -> None:
         self.count, self.width, self._forward = count, rounded(width), forward
         self._rooms: list[
             tuple[Tensor, Tensor]
@@ -72,7 +64,7 @@ class Places:
         self._place_R = self._ids_S[:0]
         self._size = count  # places in use
         self._graphs: dict[tuple[int, int], Any] = {}  # by places and columns in use
-        self._capture = device.type == "cuda" if capture is None else capture
+        self._capture = device.type == "cuda"
         self._pool: Any = None  # memory that the graphs share
 
     def exchange(self, kept: Tensor, cache: Any, length_N: Tensor) -> None:
@@ -88,6 +80,8 @@ class Places:
             self._size //= 2
         far_R = self._place_R >= self._size
         from_M = self._place_R[far_R]
+        if not len(from_M):
+            return
         to_M = self._free(len(from_M))
         for room in (room for rooms in self._rooms for room in rooms):
             room[to_M] = room[from_M]
