@@ -349,11 +349,12 @@ def fit_rows(
         readout = knowing_prompts(readout, block, first_NH, phi_NF, *graded, prompts_N)
         count = len(set(np.array(sources)[prompts_N]))
         say(f"prompts like those of {count} sources are known by the MLP of block {block}")
-        named = (first_NH, phi_NF, *graded, head, prompts_N)
-        readout, share = knowing_sources(readout, features, layers, *named, seed=seed)
-        shown = ", ".join(f"{part:.0%} {source or 'others'}" for source, part in share.items())
-        said = f"share of each source's own fit: {shown}"
-        say(said if shown else "no source has a fit of its own")
+        readout, shares = knowing_sources(
+            readout, features, layers, first_NH, phi_NF, *graded, head, prompts_N, seed
+        )
+        shown = ", ".join(f"{share:.0%} {source or 'others'}" for source, share in shares.items())
+        own = f"share of each source's own fit: {shown}"
+        say(own if shown else "no source has a fit of its own")
     if columns is not None:
         readout = readout._replace(evidence=columns.split(readout.evidence))
     if along is None:
