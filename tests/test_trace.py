@@ -12,7 +12,16 @@ from grace.cnf import HeadShape, add_cnf, set_rows
 from grace.engines import LAST, Features, Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
-from grace.evidence import Evidence, Running, along, clipped, sigmoid, traced
+from grace.evidence import (
+    FEATURES,
+    Evidence,
+    Running,
+    along,
+    clipped,
+    confidence,
+    sigmoid,
+    traced,
+)
 from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.methods.grace.fit import Steps, fit_readout
 from grace.methods.grace.trace import STEPS, draw_steps, fit_trace
@@ -38,6 +47,18 @@ def test_along_the_way_is_the_trace_and_at_the_end_the_confidence():
     rows = features_at(clipped(logprobs), np.array([0, 1, 2]), pooled)
     wanted = [sigmoid(TRACE.log_odds(tuple(row))) for row in rows[:2]]
     assert found[:-1] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_the_last_token_counts_in_the_last_value_alone_which_is_c():
+    weights = list(EVIDENCE.weights)
+    weights[FEATURES.index("last_prob")] = 0.0
+    without = dataclasses.replace(EVIDENCE, weights=tuple(weights))
+    given = READINGS, [-0.2, -1.5], -0.1
+    found, other = (traced(*given, evidence) for evidence in (EVIDENCE, without))
+    assert found[:-1] == other[:-1]
+    assert abs(found[-1] - other[-1]) > 0.001
+    for trace, evidence in ((found, EVIDENCE), (other, without)):
+        assert trace[-1] == pytest.approx(confidence(*given, evidence), abs=1e-12)
 
 
 def test_a_response_that_was_cut_has_a_trace_of_the_trace_alone():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +161,58 @@ def test_rows_in_places_of_their_own_are_what_they_are_otherwise(
         assert len({places for places, _ in used}) > 1 < len({columns for _, columns in used})
 
 
+def test_a_prompt_goes_to_the_places_of_its_samples_without_a_copy_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transformers, "PLACED", ("cpu",))
+    engine, held = engine_of("llama_untied", batch_size=30), list[tuple[int, int]]()
+    copy = graphs.Places._copy
+
+    def noted(self: Any, cache: Any, new_N: Any, *args: Any) -> None:
+        held.append((len(new_N), len(cache.layers[0].keys)))
+        copy(self, cache, new_N, *args)
+
+    monkeypatch.setattr(graphs.Places, "_copy", noted)
+    dict(engine.generate(tiny_models.prompts(engine.tokenizer, 6), SAMPLING))
+    assert held == [(1, 1), (18, 6)], "rows and prompts, after those on trial"
+
+
+def captured(self: graphs.Places, places: int, columns: int) -> Any:
+    """Return what stands for a CUDA graph of a step; a step of many columns takes too much."""
+    if columns > 32:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    if not len(self._logits_SV):
+        self._logits_SV = torch.empty(self.count, self._run(places, columns).shape[1])
+
+    def replay() -> None:
+        self._logits_SV[:places] = self._run(places, columns)
+
+    return SimpleNamespace(replay=replay)
+
+
+def test_a_step_whose_capture_fails_is_computed_without_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(graphs, "COLUMNS", 16)
+    prompts = tiny_models.prompts(engine_of("llama_untied").tokenizer, 6)
+    wanted = dict(engine_of("llama_untied").generate(prompts, SAMPLING))
+    monkeypatch.setattr(transformers, "PLACED", ("cpu",))
+    monkeypatch.setattr(graphs, "CAPTURED", "cpu")
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(graphs.Places, "_captured", captured)
+    engine = engine_of("llama_untied")
+    assert engine._placed
+    got = dict(engine.generate(prompts, SAMPLING))
+    assert [one.getMessage() for one in caplog.records] == [
+        "steps are not captured as CUDA graphs: CUDA out of memory"
+    ]
+    for place in range(len(prompts)):
+        for one, other in zip(wanted[place], got[place], strict=True):
+            assert_same(one, other, CLOSE)
+    monkeypatch.setattr(graphs, "COLUMNS", 64)  # then the trial fails
+    assert not graphs.works(engine.forward, engine.device)
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_step_in_places_stays_on_the_device_of_the_model(own: bool) -> None:
     meta = torch.device("meta")  # as strict as a GPU about tensors of two devices
@@ -171,7 +225,7 @@ def test_a_step_in_places_stays_on_the_device_of_the_model(own: bool) -> None:
     _, cache = forward(ids_1L, None, ids_1L, cache=forward.empty_cache(), use_cache=True)
     near_1X = forward.near([1])[:, -1]
     places = graphs.Places(forward, 2, 8, meta)
-    places._copy(cache, ids_1L[0, :1], ids_1L[0, -1:])
+    places._copy(cache, ids_1L[0, :1], ids_1L[0, :1], ids_1L[0, -1:])
     places._place_R = ids_1L[0, :1]
     made = places.step(ids_1L[0, :1], ids_1L[0, -1:], near_1X, 7)
     assert {near_1X.device, *(one.device for one in made)} == {meta}

@@ -6,8 +6,11 @@ they have weights of their own. At the step that chooses the token after the fir
     log-odds of c_k = bias + w . (phi_k - center)
 
 where phi_k are the `TRACE_FEATURES` of the readings e_k, p_0 and a_1 .. a_k and of the
-log-probabilities of the k tokens. The model is asked for nothing more than c at the end needs, and
-that c does not change.
+log-probabilities of the k tokens. The model is asked for nothing more than c at the end needs.
+
+Two features of a finished response are not among them: `likelihood`, since there is no end yet, and
+`last_prob`, since the last token so far is any word, and not where an explanation ends in its
+answer. The last value of a trace is c, which has both.
 
 Shapes: N boundaries, F features.
 """

@@ -6,6 +6,7 @@ longer than the model's own arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,10 +41,10 @@ class RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no typ
         self.values = self._appended("values", self.values, value_states)
         return self.keys, self.values
 
-    def regroup(self, kept: Tensor, others: RoomyLayer | None, width: int) -> None:
-        """Keep some rows and the last `width` columns, and add the rows of another layer."""
+    def regroup(self, rows_of: Sequence[tuple[RoomyLayer, Tensor]], width: int) -> None:
+        """Take some rows of some layers, this one among them, and the last `width` columns."""
         for name in ("keys", "values"):
-            parts = [getattr(self, name)[kept], *([getattr(others, name)] if others else [])]
+            parts = [getattr(layer, name)[rows] for layer, rows in rows_of]
             rows, (_, heads, _, size) = sum(map(len, parts)), parts[0].shape
             room = parts[0].new_empty(rows, heads, _roomy(width, parts[0].device), size)
             start = 0
@@ -78,11 +79,12 @@ def _roomy(columns: int, device: torch.device) -> int:
     return (columns + columns // SPARE) // block * block + block
 
 
-def regroup(cache: Any, kept: Tensor, others: Any, width: int) -> bool:
-    """Keep some rows of a cache and add all of another, in `width` columns; False if it cannot."""
+def regroup(cache: Any, kept: Tensor, others: Any, added: Tensor, width: int) -> bool:
+    """Keep some rows of a cache and add some of another, in `width` columns; False if it cannot."""
     if all(isinstance(layer, RoomyLayer) for layer in cache.layers):
         for at, layer in enumerate(cache.layers):
-            layer.regroup(kept, others.layers[at] if others else None, width)
+            more = [(others.layers[at], added)] if others else []
+            layer.regroup([(layer, kept), *more], width)
         return True
     cache.reorder_cache(kept)
     return False

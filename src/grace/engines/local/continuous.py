@@ -208,8 +208,7 @@ class ContinuousBatch:
                 batch.keep_live(new)
                 continue
             batch = new
-            if self._places is not None:
-                batch.place(self._places)
+            batch.settle(self._places)
         return batch
 
     def _rows(self, taken: Sequence[tuple[int, SampleRequest]]) -> Batch:

@@ -116,6 +116,7 @@ class Batch:
     rows: Rows
     sampler: SamplerState
     cache: Any
+    prompt_R: Tensor  # of the rows of a new batch in its cache, which has one of each prompt
     mask_RL: Tensor | None  # None where nothing is padded, and in places
     width: int  # columns in use; in places, those of the longest row
 
@@ -133,8 +134,6 @@ class Batch:
         device, count = read.logits_BV.device, len(numbers)
         counts = torch.tensor([request.rows for request in requests], device=device)
         from_R = torch.arange(len(requests), device=device).repeat_interleave(counts)
-        if count > len(requests):
-            read.cache.reorder_cache(from_R)
         zeros = torch.zeros(count, steps + 1, device=device)
         false = torch.zeros(count, dtype=torch.bool, device=device)
         rows = Rows(
@@ -150,16 +149,19 @@ class Batch:
             readings_RTQ=torch.zeros(*zeros.shape, readings, device=device),
             ends_RT=zeros.clone(),
         )
-        batch = cls(rows, SamplerState.of(requests, steps, device), read.cache, None, 0)
+        batch = cls(rows, SamplerState.of(requests, steps, device), read.cache, from_R, None, 0)
         batch._pad(int(read.position_B.max()))
         return batch
 
     @torch.inference_mode()
-    def place(self, places: Places) -> None:
-        """Move the rows to a cache where each has a place of its own."""
-        position_R = self.rows.position_R
-        places.exchange(position_R[:0], self.cache, position_R)
-        self.cache, self.mask_RL = places, None
+    def settle(self, places: Places | None) -> None:
+        """Give each row of a new batch its own part of the cache, or of `places`."""
+        if places is not None:
+            position_R = self.rows.position_R
+            places.exchange(position_R[:0], self.cache, self.prompt_R, position_R)
+            self.cache, self.mask_RL = places, None
+        elif len(self.prompt_R) > 1 + int(self.prompt_R[-1]):
+            self.cache.reorder_cache(self.prompt_R)
 
     def _pad(self, width: int) -> None:
         """Set the width, and mask what comes before the first token of each row."""
@@ -180,12 +182,13 @@ class Batch:
             sampler = SamplerState(*map(_together, sampler, new.sampler))
         self.rows, self.sampler = rows, sampler
         width = int(rows.position_R.max())
+        none = kept[:0]
+        cache, prompt_N = (new.cache, new.prompt_R) if new else (None, none)
         if isinstance(self.cache, Places):
-            new_N = new.rows.position_R if new else kept[:0]
-            self.cache.exchange(kept, new and new.cache, new_N)
+            self.cache.exchange(kept, cache, prompt_N, new.rows.position_R if new else none)
             self.width = width
             return
-        exchanged = regroup(self.cache, kept, new.cache if new else None, width)
+        exchanged = regroup(self.cache, kept, cache, prompt_N, width)
         self._pad(width if exchanged else self.width)
 
     @torch.inference_mode()

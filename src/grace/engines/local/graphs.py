@@ -25,6 +25,7 @@ COLUMNS = 128  # the columns in use are a multiple of so many
 FEWEST = 16  # places in use
 TRIED = 8  # tokens after which a step by places is compared with a usual one
 CLOSE = 0.02  # relative difference up to which their logits are the same, in any number format
+CAPTURED = "cuda"  # type of the devices that have graphs
 LARGE = 1e3  # what a key or value may not be where it counts
 log = logging.getLogger(__name__)
 
@@ -64,16 +65,16 @@ class Places:
         self._place_R = self._ids_S[:0]
         self._size = count  # places in use
         self._graphs: dict[tuple[int, int], Any] = {}  # by places and columns in use
-        self._capture = device.type == "cuda"
+        self.captures = device.type == CAPTURED
         self._pool: Any = None  # memory that the graphs share
 
-    def exchange(self, kept: Tensor, cache: Any, length_N: Tensor) -> None:
-        """Keep some rows, and add N whose prompts are in a left-padded cache."""
+    def exchange(self, kept: Tensor, cache: Any, prompt_N: Tensor, length_N: Tensor) -> None:
+        """Keep some rows, and add N: the places of their prompts in a left-padded cache."""
         self._place_R = self._place_R[kept]
         self._column_S.zero_()  # those that are free read nothing beyond the columns in use
         if len(length_N):
             new_N = self._free(len(length_N))
-            self._copy(cache, new_N, length_N)
+            self._copy(cache, new_N, prompt_N, length_N)
             self._place_R = torch.cat((self._place_R, new_N))
         self._size = self.count
         while self._size // 2 >= max(len(self._place_R), FEWEST):
@@ -97,7 +98,7 @@ class Places:
         free = [place for place in range(self.count) if place not in taken]
         return torch.tensor(free[:count], dtype=torch.long, device=self._place_R.device)
 
-    def _copy(self, cache: Any, new_N: Tensor, length_N: Tensor) -> None:
+    def _copy(self, cache: Any, new_N: Tensor, prompt_N: Tensor, length_N: Tensor) -> None:
         """Copy the keys and values of prompts to places, without their padding."""
         if not self._rooms:
             self._prepare(cache)
@@ -106,8 +107,8 @@ class Places:
         from_NP = (at_P + columns - length_N[:, None]).clamp(max=columns - 1)
         for layer, rooms in zip(cache.layers, self._rooms, strict=True):
             for held, room in zip((layer.keys, layer.values), rooms, strict=True):
-                index = from_NP[:, None, :, None].expand(held.shape)
-                room[new_N, :, :columns] = held.gather(2, index)
+                prompt_NPHD = held[prompt_N[:, None], :, from_NP]
+                room[new_N, :, :columns] = prompt_NPHD.transpose(1, 2)
 
     def _prepare(self, cache: Any) -> None:
         for layer in cache.layers:
@@ -130,11 +131,11 @@ class Places:
         self._near_SX[self._place_R] = near_RX
         columns = min(rounded(width), self.width)
         used = (self._size, columns)
-        if not self._capture:
+        if self.captures and used not in self._graphs:
+            self._capture(*used)
+        if not self.captures:
             logits_SV = self._run(*used)
             return logits_SV[self._place_R], self._near_SX[self._place_R]
-        if used not in self._graphs:
-            self._graphs[used] = self._captured(*used)
         with torch.cuda.device(self._ids_S.device):
             self._graphs[used].replay()
         return self._logits_SV[self._place_R], self._near_SX[self._place_R]
@@ -155,6 +156,15 @@ class Places:
         near_SX = self._near_SX[:places]
         near_SX[:] = self._forward.still_near(near_SX)[:, -1]
         return logits_S1V[:, -1]
+
+    def _capture(self, places: int, columns: int) -> None:
+        """Add the graph of a step; once that fails, as for want of memory, there are none."""
+        try:
+            self._graphs[places, columns] = self._captured(places, columns)
+        except RuntimeError as error:
+            log.warning("steps are not captured as CUDA graphs: %s", error)
+            self.captures = False
+            self._graphs.clear()
 
     def _captured(self, places: int, columns: int) -> Any:
         """Return the graph of a step."""
@@ -182,14 +192,17 @@ def works(forward: Forward, device: torch.device) -> bool:
     _, cache = forward(ids_1L[:, :-1], None, ids_1L[:, :-1], cache=cache, use_cache=True)
     last_1, near_1X = ids_1L[0, -1:], forward.near([1])[:, -1].to(device)
     places = Places(forward, FEWEST, TRIED, device)
+    captures = places.captures
     try:
-        places.exchange(last_1[:0], cache, last_1)
+        places.exchange(last_1[:0], cache, torch.zeros_like(last_1), last_1)
         places.spoil(TRIED)
         got_1V, _ = places.step(last_1, last_1, near_1X, TRIED)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # code of a model's own may need anything
         log.warning("steps are not captured as CUDA graphs: %s", error)
+        return False
+    if places.captures != captures:
         return False
     wanted_11V, _ = forward(last_1[None], None, last_1[None], cache=cache, use_cache=True)
     away = float((got_1V - wanted_11V[:, 0]).norm() / wanted_11V.norm())
