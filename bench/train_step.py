@@ -22,6 +22,7 @@ from timing import in_turns
 from grace.cnf import CnfTokens, Readout
 from grace.config import PaperSettings
 from grace.methods.paper.examples import Example, TrainingBatch, collate
+from grace.methods.paper.loop import MAX_GRAD_NORM
 from grace.methods.paper.lora import add_lora, light_rows, target_modules
 from grace.methods.paper.loss import forward_logits, losses, mean_over_tokens, token_losses
 
@@ -122,7 +123,7 @@ def _step(model: Any, settings: PaperSettings, loss_of: Callable[[TrainingBatch]
 
     def step(batch: TrainingBatch) -> None:
         loss_of(batch).backward()
-        torch.nn.utils.clip_grad_norm_(trained, settings.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(trained, MAX_GRAD_NORM)
         optimizer.step()
         optimizer.zero_grad()
 

@@ -7,6 +7,7 @@ from grace.config import (
     RunSettings,
     assignment,
     describe,
+    drop_earlier,
     from_dict,
     is_missing,
     override_settings,
@@ -94,6 +95,15 @@ def test_every_setting_has_help():
     rows = list(describe(RunSettings))
     assert len(rows) > 40
     assert all(doc for _, _, doc in rows)
+
+
+def test_settings_that_are_fixed_now_are_dropped_or_refused_with_what_to_do(tmp_path):
+    old = to_dict(RunSettings())
+    old["paper"] |= {"schedule": "linear", "warmup": 0.0, "max_grad_norm": 1.0, "min_count": 3}
+    drop_earlier([old, {"data": {"task": "sciq"}}], tmp_path / "config.json")
+    assert from_dict(RunSettings, old) == RunSettings()
+    with pytest.raises(ConfigError, match="start a new run"):
+        drop_earlier([{"paper": {"schedule": "cosine"}}], tmp_path / "config.json")
 
 
 def test_settings_read_back_are_the_same_to_the_letter():

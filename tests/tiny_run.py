@@ -24,7 +24,6 @@ FAST = (
     "grade.grader=tiny_run:coin",
     "method=paper",
     "paper.folds=4",
-    "paper.min_count=1",
     "paper.balance=none",
     "paper.batch_size=8",
     "paper.epochs=1",

@@ -19,7 +19,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -153,21 +152,15 @@ def _attributes(package: str) -> tuple[str, str]:
 @functools.cache
 def _assigned(file: Path, seen: tuple[int, int], one: str, family: str) -> list[str]:
     """Return the names of the plug-ins in a file, which is read again once it has changed."""
-    text = file.read_text(encoding="utf-8", errors="replace")
-    single = re.search(rf"^{one}\b[^=\n]*=(?!=)", text, re.MULTILINE)
-    return [*([file.stem] if single else []), *_keys(text, family)]
-
-
-def _keys(text: str, name: str) -> list[str]:
-    """Return the keys of the dict that a file assigns to a name, [] for none."""
-    if not re.search(rf"^{name}\b", text, re.MULTILINE):
-        return []
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+    names: list[str] = []
+    for node in ast.parse(file.read_bytes()).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if [getattr(target, "id", "") for target in targets] == [name]:
-                return [ast.literal_eval(key) for key in node.value.keys if key]
-    return []
+            assigned = [getattr(target, "id", "") for target in targets]
+            names += [file.stem] if one in assigned else []
+            if family in assigned and isinstance(node.value, ast.Dict):
+                names += [ast.literal_eval(key) for key in node.value.keys if key]
+    return names
 
 
 def _folders(package: str) -> list[Path]:

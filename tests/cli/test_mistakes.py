@@ -240,8 +240,8 @@ MISTAKES = [
     ),
     Mistake(
         "a setting of an estimator with its recalibration",
-        f"{POCKET} --set estimators.likelihood+platt.with_end=false",
-        f"unknown estimator 'likelihood+platt'; did you mean 'likelihood'? known: {KNOWN}, or "
+        f"{POCKET} --set estimators.deepconf+platt.window=3",
+        f"unknown estimator 'deepconf+platt'; did you mean 'deepconf'? known: {KNOWN}, or "
         "module:NAME for one of your own",
     ),
     Mistake(

@@ -11,7 +11,7 @@ from grace.metrics.samples import bin_index
 
 
 def test_a_target_is_the_accuracy_of_the_bin() -> None:
-    made = make_targets(np.array([0.11, 0.15, 0.19, 0.9]), np.array([1, 0, 0, 1]), min_count=1)
+    made = make_targets(np.array([0.11, 0.15, 0.19, 0.9]), np.array([1, 0, 0, 1]))
     np.testing.assert_array_equal(made.bins, [1, 1, 1, 9])
     np.testing.assert_allclose(made.targets, [1 / 3, 1 / 3, 1 / 3, 1])
     assert made.table[1] == (1, 0.1, 0.2, 3, pytest.approx(1 / 3))

@@ -26,7 +26,6 @@ CUT = 5  # every fifth response, from the third, is cut
 PAPER = (
     "method=paper",
     "paper.folds=4",
-    "paper.min_count=1",
 )
 WIDTH = 40  # of the hidden states, more than there are questions
 

@@ -26,7 +26,7 @@ from grace.pipeline.scaling import ScaleSettings, scale_runs
 from grace.pipeline.stages.answers import sampling_for
 from grace.pipeline.stages.cost import StoredTraining
 from grace.pipeline.stages.fit import fit_run, read_layer
-from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
+from grace.pipeline.stages.paper import make_run_targets, train_on
 from grace.pipeline.stages.score import rated_estimators
 from grace.records import Response
 from grace.store import RunDir
@@ -65,7 +65,7 @@ def test_training_holds_a_single_backbone_in_memory(made: Path, tmp_path: Path) 
         gc.collect()
         held.append(base())
 
-    train_run_adapter(context, make_run_targets(context)[1].targets, look)
+    train_on(context, make_run_targets(context)[1].targets.tolist(), look)
     assert set(held) == {None}
 
 

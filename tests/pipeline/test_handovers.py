@@ -45,7 +45,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> Any:
             lambda *args, **options: calls.append((args, options)),
         )
         targets = [row.target for row in context.directory.split("train").targets.read()]
-        paper.train_run_adapter(context, np.array(targets))
+        paper.train_on(context, targets)
         ((_, _, _, examples, validation, _), options) = calls[0]
         return SimpleNamespace(examples=examples, validation=validation, **options)
 
@@ -112,7 +112,7 @@ def test_a_run_of_fewer_questions_than_folds_has_a_fold_for_each(tmp_path):
 
 def test_a_target_is_the_share_of_right_answers_in_its_bin(context, monkeypatch):
     split = context.directory.split("train")
-    monkeypatch.setattr(paper, "train_run_adapter", lambda *_: context.directory.adapter.mkdir())
+    monkeypatch.setattr(paper, "train_on", lambda *_: context.directory.adapter.mkdir())
     paper.fit_run(context)
     rows, correct = split.targets.read(), [grade.correct for grade in split.grades.read()]
     assert [row.id for row in rows] == [response.id for response in split.responses.read()]

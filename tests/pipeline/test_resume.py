@@ -191,7 +191,7 @@ def test_a_further_estimator_is_rated_beside_those_that_are_done(finish: Any, ru
     assert ended.code == 0, ended.said
     rows = json.loads((run / "report.json").read_text())["rows"]
     assert {row["estimator"] for row in rows} == {"grace", "grace@base", "platt"}
-    ended = finish(run, 'report.estimators=["grace"]', "estimators.likelihood.with_end=false")
+    ended = finish(run, 'report.estimators=["grace"]', "estimators.deepconf.window=3")
     assert ended.code == 2 and "--redo score" in ended.said
     kept.write_text("")
     ended = finish(run, 'report.estimators=["grace"]')

@@ -91,7 +91,6 @@ def settings(inputs: Path, *changes: str) -> Any:
         "grade.grader": "trials:coin",
         "method": "paper",
         "paper.folds": 3,
-        "paper.min_count": 1,
         "paper.balance": "none",
         "paper.epochs": 2,
         "paper.batch_size": 8,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +43,6 @@ class PaperSettings:
     bins: int = setting(
         10, "equal-width bins of the probe's scores; a target is one's accuracy", low=1
     )
-    min_count: int = setting(20, "smallest number of responses in a bin without a warning", low=1)
     balance: Literal["none", "cap"] = setting(
         "cap",
         "how training examples are balanced over ten intervals of their target. none: not at all; "
@@ -64,11 +63,6 @@ class PaperSettings:
         ("mlp",), "layers that LoRA adapts: mlp, attention, qv, all-linear, or module names"
     )
     weight_decay: float = setting(0.01, "weight decay of AdamW", low=0)
-    schedule: Literal["constant", "linear", "cosine"] = setting(
-        "linear", "learning-rate schedule: constant, linear or cosine"
-    )
-    warmup: float = setting(0.0, "share of the steps spent warming up", low=0, high=1)
-    max_grad_norm: float = setting(1.0, "norm at which gradients are clipped; 0: never", low=0)
     gradient_checkpointing: bool = setting(False, "train with less memory, more slowly")
     report_to: Literal["none", "tensorboard", "wandb", "trackio"] = setting(
         "none", "tracker that also gets the training log: none, tensorboard, wandb or trackio"
@@ -89,14 +83,22 @@ FREE_IN_TRAINING = ("micro_batch_size", "gradient_checkpointing", "report_to")
 """Settings that may change during training, after it ran out of memory, say."""
 
 
-def refuse_earlier(trees: Iterable[Mapping[str, Any]], config: Path) -> None:
-    """Refuse settings of versions before the two methods."""
-    if any({"train", "target"} & tree.keys() for tree in trees):
-        raise ConfigError(
-            f"{config.parent} was started by an earlier version, with settings that this one does "
-            f"not have; see its report with grace report {config.parent}, or start a new run "
-            "(docs/decisions/016-what-went.md)"
-        )
+FIXED = {"schedule": "linear", "warmup": 0.0, "max_grad_norm": 1.0}
+"""The values that earlier versions let `paper.schedule` and the others change."""
+
+
+def drop_earlier(trees: Iterable[dict[str, Any]], config: Path) -> None:
+    """Drop the settings that earlier versions had; refuse those that this one cannot follow."""
+    for tree in trees:
+        paper = tree["paper"] if isinstance(tree.get("paper"), dict) else {}
+        paper.pop("min_count", None)
+        fixed = all(paper.pop(name, value) == value for name, value in FIXED.items())
+        if not fixed or {"train", "target"} & tree.keys():
+            raise ConfigError(
+                f"{config.parent} was started by an earlier version, with settings that this one "
+                f"does not have; see its report with grace report {config.parent}, or start a new "
+                "run (docs/decisions/016-what-went.md)"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

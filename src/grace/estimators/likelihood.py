@@ -22,31 +22,22 @@ class Likelihood:
     Source: Malinin and Gales 2021 (arXiv 2002.07650), as compared in arXiv 2509.09438 Appendix A.
     """
 
-    with_end: bool = setting(True, "count the end token as one more token")
-
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the log-probabilities were recorded while sampling."""
-        return Fitted(
-            lambda samples: [
-                sequence_likelihood(response, with_end=self.with_end)
-                for response in samples.responses
-            ]
-        )
+        return Fitted(lambda samples: [sequence_likelihood(one) for one in samples.responses])
 
 
-def sequence_likelihood(response: Response, *, with_end: bool = True) -> float | None:
-    """Return exp(mean log p) over the tokens, None if the response was cut off or has no token."""
-    logprobs = counted_logprobs(response, with_end=with_end)
+def sequence_likelihood(response: Response) -> float | None:
+    """Return exp(mean log p) over the tokens and the end, None if the response was cut off."""
+    logprobs = counted_logprobs(response)
     return min(1.0, math.exp(math.fsum(logprobs) / len(logprobs))) if logprobs else None
 
 
-def counted_logprobs(response: Response, *, with_end: bool) -> list[float]:
+def counted_logprobs(response: Response) -> list[float]:
     """Return the log-probabilities of the tokens and of the end; empty for a cut response."""
-    if response.end_logprob is None:
-        return []
-    return [*response.logprobs, *([response.end_logprob] if with_end else [])]
+    return [] if response.end_logprob is None else [*response.logprobs, response.end_logprob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +62,16 @@ class LogLikelihood:
     longer answer is less likely. The two parameters are fitted on validation answers by log loss.
     """
 
-    with_end: bool = setting(True, "count the end token as one more token")
-
     answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset on validation answers."""
-        return logistic(self._score, splits)
 
-    def _score(self, samples: Samples) -> Values:
-        rows = [counted_logprobs(one, with_end=self.with_end) for one in samples.responses]
-        return [math.fsum(row) if row else None for row in rows]
+        def score(samples: Samples) -> Values:
+            rows = map(counted_logprobs, samples.responses)
+            return [math.fsum(row) if row else None for row in rows]
+
+        return logistic(score, splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +93,23 @@ class DeepConf:
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the log-probabilities were recorded while sampling."""
-        return Fitted(self._rate)
 
-    def _rate(self, samples: Samples) -> Values:
-        scores = self.score(samples)
-        return [None if score is None else min(1.0, math.exp(score)) for score in scores]
+        def rate(samples: Samples) -> Values:
+            return [None if s is None else min(1.0, math.exp(s)) for s in self.score(samples)]
+
+        return Fitted(rate)
 
     def score(self, samples: Samples) -> Values:
         """Return the mean log-probability of the window, None for a response that was cut off."""
-        rows = [counted_logprobs(response, with_end=True) for response in samples.responses]
-        return [min(group_means(row, self.window)) if row else None for row in rows]
+        rows = map(counted_logprobs, samples.responses)
+        return [least_mean(row, self.window) if row else None for row in rows]
 
 
-def group_means(logprobs: Sequence[float], window: int) -> list[float]:
-    """Return the mean of every `window` consecutive values, or of all if there are fewer."""
+def least_mean(logprobs: Sequence[float], window: int) -> float:
+    """Return the least mean of `window` consecutive values, or that of all if there are fewer."""
     size = min(window, len(logprobs))
-    return [
-        math.fsum(logprobs[start : start + size]) / size
-        for start in range(len(logprobs) - size + 1)
-    ]
+    starts = range(len(logprobs) - size + 1)
+    return min(math.fsum(logprobs[start : start + size]) / size for start in starts)
 
 
 @dataclass(frozen=True, slots=True)

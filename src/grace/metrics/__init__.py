@@ -24,7 +24,6 @@ from grace.metrics.resampling import Resamples as Resamples
 from grace.metrics.resampling import bootstrap as bootstrap
 from grace.metrics.resampling import difference as difference
 from grace.metrics.resampling import estimate as estimate
-from grace.metrics.resampling import not_worse as not_worse
 from grace.metrics.resampling import over_seeds as over_seeds
 from grace.metrics.resampling import percentiles as percentiles
 from grace.metrics.samples import Floats, bin_index, check, check_questions, sort_by_confidence

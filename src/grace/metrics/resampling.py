@@ -175,15 +175,6 @@ def percentiles(draw_R: Floats) -> Estimate:
     return Estimate(float(draw_R[0]), *map(float, ends))
 
 
-def not_worse(gap: Estimate, margin: float, *, better: int) -> bool:
-    """Return whether a difference a - b rules out that a is worse by `margin` or more.
-
-    A test of non-inferiority at 2.5%: "not clearly worse" is no such claim, and the margin is
-    named before the data are seen. `better` is 1 where a larger value is better, else -1.
-    """
-    return better * (gap.low if better > 0 else gap.high) > -margin
-
-
 def over_seeds(value_SR: Sequence[Floats] | Floats, *, seed: int = 0) -> Floats:
     """Return the mean over seeds (entry 0), and draws of it over questions and seeds.
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 from grace.errors import RunError
 from grace.pipeline import ORDER, STAGES
 from grace.pipeline.context import open_run
-from grace.pipeline.stages.paper import make_run_targets, train_run_adapter
+from grace.pipeline.stages.paper import make_run_targets, train_on
 from grace.store import disk_watched
 
 Chain = TypeVar("Chain")
@@ -152,7 +152,7 @@ def train_together(path: Path) -> None:
         return
     try:
         if os.environ.get("RANK", "0") != "0":
-            train_run_adapter(context, make_run_targets(context)[1].targets)
+            train_on(context, make_run_targets(context)[1].targets.tolist())
             return
         with directory.lock(), disk_watched(path):
             STAGES[STAGE].work(context)

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple
 from grace import plugins
 from grace.config import (
     RunSettings,
+    drop_earlier,
     from_dict,
     merged,
     override_settings,
     parse_value,
     read_recipe,
-    refuse_earlier,
     sections,
     setting,
     to_dict,
@@ -172,7 +172,7 @@ def _new_study(recipe: Path | None) -> Study:
 def _stored_study(config: Path) -> Study:
     stored = read_json(config)
     own = from_dict(StudySettings, stored.get("study", {}), where=str(config))
-    refuse_earlier((stored["settings"], *own.task.values(), *own.variant.values()), config)
+    drop_earlier((stored["settings"], *own.task.values(), *own.variant.values()), config)
     return Study(stored["settings"], own, tuple(stored.get("overrides", ())), str(config))
 
 

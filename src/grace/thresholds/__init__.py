@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,7 +189,6 @@ def selective(
     *,
     target: float,
     delta: float = 0.05,
-    grid: Sequence[float] = GRID,
     sources: Sequence[str] | None = None,
 ) -> AccuracyGuarantee:
     """Choose tau for "answer when c reaches tau, else abstain", in each of `sources` if given."""
@@ -198,10 +196,10 @@ def selective(
     _, correct_N = check(np.nan_to_num(confidence_N), correct)
 
     def count(rows: Any) -> tuple[Indices, Indices]:
-        return accepted_counts(confidence_N[rows], correct_N[rows], grid)
+        return accepted_counts(confidence_N[rows], correct_N[rows])
 
     parts = counted(count, len(confidence_N), sources)
-    return guarantee(parts, target=target, delta=delta, grid=grid)
+    return guarantee(parts, target=target, delta=delta)
 
 
 def counted(
@@ -222,8 +220,9 @@ def accepted_counts(
 ) -> tuple[Indices, Indices]:
     """Return how many answers reach each threshold, and how many of those are right: (G,)."""
     confidence_N = np.asarray(confidence_N, dtype=np.float64)
-    strict_first = -np.asarray(check_grid(grid))
-    cell_N = np.searchsorted(strict_first, np.where(np.isnan(confidence_N), np.inf, -confidence_N))
+    cell_N = np.searchsorted(
+        -np.asarray(grid), np.where(np.isnan(confidence_N), np.inf, -confidence_N)
+    )
     every = np.ones(len(cell_N), dtype=bool)
     accepted_G, right_G = (
         np.bincount(cell_N[chosen_N], minlength=len(grid) + 1)[:-1].cumsum()
@@ -240,7 +239,6 @@ def guarantee(
     grid: Sequence[float] = GRID,
 ) -> AccuracyGuarantee:
     """Choose tau for every source of enough questions; one without a name is all there is."""
-    check_grid(grid)
     check_level(target, "target")
     check_level(delta, "delta", 0.05)
     enough = {k: one for k, one in parts.items() if one.n >= least_points(target, delta)}
@@ -279,8 +277,6 @@ def pick(
     each with half of delta: the first and smallest test does not decide alone (multiple starts,
     Learn then Test).
     """
-    check_level(target, "target")
-    check_level(delta, "delta", 0.05)
     accepted_SDG, begun = np.asarray(accepted_SDG), _begun(n_S, target, delta)
     passes_DG = np.all(p_value(right_SDG, accepted_SDG, target) <= begun.level, axis=0)
     picked = [_walk(passes_DG, _untested(accepted_SDG, count_S)) for count_S in begun.counts_KS]
@@ -355,12 +351,3 @@ def check_level(value: float, name: str, example: float = 0.9) -> None:
     """Raise UserInputError for a share that is not strictly between 0 and 1."""
     if not 0 < value < 1:
         raise UserInputError(f"{name} is {value}; give a share above 0 and below 1, e.g. {example}")
-
-
-def check_grid(grid: Sequence[float]) -> Sequence[float]:
-    """Return the grid; raise UserInputError if it does not go from strict to loose."""
-    if len(grid) == 0 or any(a <= b for a, b in itertools.pairwise(grid)):
-        raise UserInputError(
-            f"the grid of {len(grid)} thresholds must go from strict to loose; sort it, high first"
-        )
-    return grid

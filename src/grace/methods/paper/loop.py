@@ -33,7 +33,7 @@ from grace.methods.paper.loss import calibration_of, log_confidences, losses
 OnStep = Callable[[int, int, dict[str, float]], None]
 LogRow = dict[str, float]
 LOG_ROWS = 500
-SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+MAX_GRAD_NORM = 1.0
 PARTS = ("loss", "calibration", "sft", "mean_c", "mean_log_c", "mean_target")
 
 
@@ -73,10 +73,7 @@ class Loop:
         optimizer = torch.optim.AdamW(_groups(peft_model, settings))
         self.wrapped, self.optimizer = self.accelerator.prepare(peft_model, optimizer)
         self.model = self.accelerator.unwrap_model(self.wrapped)
-        steps = len(self.plan.steps)
-        warmup = round(settings.warmup * steps)
-        kind = SCHEDULES[settings.schedule]
-        self.schedule = get_scheduler(kind, self.optimizer, warmup, steps)
+        self.schedule = get_scheduler("linear", self.optimizer, 0, len(self.plan.steps))
 
     def run(self, save_every: int, on_step: OnStep | None = None) -> None:
         """Take all steps that are left, after those of the newest checkpoint if there is one."""
@@ -115,8 +112,7 @@ class Loop:
                 loss, columns_P = self._loss(next(batches))
                 self.accelerator.backward(loss / self.plan.accumulation)
             parts.append(columns_P)
-        limit = self.settings.max_grad_norm or math.inf
-        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), limit)
+        norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), MAX_GRAD_NORM)
         values = self._checked(parts, norm)
         self.optimizer.step()
         self.schedule.step()

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 TargetKind = Literal["bins", "scores"]
 BalanceKind = Literal["none", "cap"]
 INTERVALS = 10  # of the target, over which examples are balanced
+FEW = 20  # responses in a bin, below which its accuracy is uncertain
 
 
 class BinRow(NamedTuple):
@@ -45,7 +46,6 @@ def make_targets(
     *,
     kind: TargetKind = "bins",
     bins: int = 10,
-    min_count: int = 20,
 ) -> Targets:
     """Turn probe scores into targets.
 
@@ -65,19 +65,19 @@ def make_targets(
         for m, n in enumerate(count_M)
     ]
     target_N = accuracy_M[bin_N] if kind == "bins" else clipped_N
-    warnings = _small_bins(rows, min_count) if kind == "bins" else []
+    warnings = _small_bins(rows) if kind == "bins" else []
     return Targets(bin_N, target_N, rows, warnings)
 
 
-def _small_bins(rows: Sequence[BinRow], min_count: int) -> list[str]:
-    small = [row for row in rows if 0 < row.n < min_count]
+def _small_bins(rows: Sequence[BinRow]) -> list[str]:
+    small = [row for row in rows if 0 < row.n < FEW]
     if not small:
         return []
     named = ", ".join(
         f"{row.low:.2f}-{row.high:.2f}: {row.accuracy:.2f} of {row.n}" for row in small
     )
     return [
-        f"{len(small)} of {len(rows)} target bins hold fewer than {min_count} responses, so their "
+        f"{len(small)} of {len(rows)} target bins hold fewer than {FEW} responses, so their "
         f"accuracy is uncertain ({named}); use more questions or lower paper.bins"
     ]
 

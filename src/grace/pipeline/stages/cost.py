@@ -14,7 +14,7 @@ import numpy as np
 from grace.engines import LAST, Engine, Features, Sampling
 from grace.estimators import Draws, Estimator, Samples, asked_by
 from grace.pipeline.stages import paper
-from grace.pipeline.stages.fit import FIT, read_layer, stores
+from grace.pipeline.stages.fit import FIT, read_layer, stored_layers
 from grace.records import Response
 from grace.report.names import ACCESS
 
@@ -125,7 +125,7 @@ class StoredTraining:
         rows = [self._rows.get((tuple(prompt), tuple(tokens))) for prompt, tokens in pairs]
         known = [row for row in rows if row is not None]
         file = self._context.directory.split("train").features
-        if len(known) < len(rows) or not stores(file, layer):
+        if len(known) < len(rows) or layer not in stored_layers(file):
             return None
         return read_layer([file], layer, known).features
 

@@ -204,14 +204,6 @@ def stored_layers(file: Path) -> list[int]:
     return sorted(int(layer or LAST) for layer in names)
 
 
-def stores(file: Path, layer: int) -> bool:
-    """Return whether a file holds the states of a layer."""
-    from safetensors import safe_open
-
-    with safe_open(file, "np") as stored:
-        return f"{NAMES[0]}.{layer}" in stored.keys() if layer else True  # noqa: SIM118
-
-
 def read_layer(files: Sequence[Path], layer: int, rows: Any = slice(None)) -> LayerStates:
     """Return the states of some responses of all files, one file after the other, in a layer."""
     end = f".{layer}" if layer else ""

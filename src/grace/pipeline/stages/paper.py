@@ -36,7 +36,7 @@ def fit_run(context: Context) -> None:
     bins = [row._asdict() for row in made.table]
     write_json(directory.target_table, {"bins": bins, "warnings": list(made.warnings)})
     with _watched_steps(directory) as on_step:
-        train_run_adapter(context, made.targets, on_step)
+        train_on(context, made.targets.tolist(), on_step)
     validation = directory.split("validation")
     inputs = [split.responses.path, split.grades.path, split.features]
     inputs += [validation.responses.path, validation.grades.path]
@@ -62,32 +62,18 @@ def make_run_targets(context: Context) -> tuple[Any, Targets]:
         seed=context.settings.seed,
     )
     kind: Any = "scores" if paper.variant == "disc" else "bins"
-    return scores, make_targets(
-        scores, labels, kind=kind, bins=paper.bins, min_count=paper.min_count
-    )
+    return scores, make_targets(scores, labels, kind=kind, bins=paper.bins)
 
 
-def train_run_adapter(context: Context, targets: Any, on_step: OnStep | None = None) -> None:
-    """Train the adapter of a run; in several processes, the first one writes it."""
-    directory = context.directory
-    train_on(
-        context,
-        targets.tolist(),
-        output_dir=directory.adapter,
-        checkpoint_dir=directory.checkpoints,
-        metadata=adapter_metadata(context, directory.split("train").questions.read()),
-        on_step=on_step,
-    )
-
-
-def train_on(context: Context, targets: Sequence[float], **options: Any) -> None:
-    """Train a new adapter on a target per training response, with the run's settings."""
+def train_on(context: Context, targets: Sequence[float], on_step: OnStep | None = None) -> None:
+    """Train a run's adapter on a target per training response; the first process writes it."""
     from grace.cnf import add_cnf
     from grace.methods.paper.trainer import train_adapter
 
     settings, directory = context.settings, context.directory
     given = context.samples(directory.split("train"))
     held_out = context.samples(directory.split("validation"))
+    metadata = adapter_metadata(context, directory.split("train").questions.read())
     context.engines.forget_base()
     loaded = context.engines.load_trainable()
     cnf = add_cnf(loaded.model, loaded.tokenizer, head=settings.paper.head, seed=settings.seed)
@@ -99,7 +85,10 @@ def train_on(context: Context, targets: Sequence[float], **options: Any) -> None
         _examples(held_out, [float(correct) for correct in held_out.correct]),
         settings.paper,
         seed=settings.seed,
-        **options,
+        output_dir=directory.adapter,
+        checkpoint_dir=directory.checkpoints,
+        metadata=metadata,
+        on_step=on_step,
     )
 
 
