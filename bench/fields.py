@@ -124,8 +124,8 @@ def _load(model: str) -> Any:
 def collect(engine: Any, shots: list[Any], records: list[Any], file: Path) -> None:
     """Let the model fill in some records, and store what is read of each record and field."""
     from grace.chat import encode_chat
-    from grace.engines.local.decoding import SampleRequest
     from grace.engines.local.layers import candidates
+    from grace.engines.local.sampling import SampleRequest
     from grace.engines.structured import Form, Forms
 
     chats: list[list[Message]] = [

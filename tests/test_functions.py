@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import grace
-from grace import running
 from grace.cli import app
 from grace.errors import ConfigError, DataError, GraceError, RunError
+from grace.pipeline import study as studies
 from grace.report import Report, from_json
 
 ROWS = [
@@ -35,7 +35,7 @@ def rest(report: Report) -> Report:
 def test_a_setting_from_python_is_what_it_is_there(tmp_path: Path):
     named = {"model": "pocket", "task": "pocket_people"}
     text = 'Reply "briefly" \N{GRINNING FACE}'
-    study = running.resolve(tmp_path / "run", None, named, [running._override("data.system", text)])
+    study = studies.resolve(tmp_path / "run", None, named, [studies._override("data.system", text)])
     (settings,) = study.runs().values()
     assert settings.data.system == text
     with pytest.raises(ConfigError, match=r"data\.system is None; leave it out"):

@@ -21,11 +21,11 @@ from unittest import mock
 import pytest
 import typer
 
-from grace import running
 from grace.cli import USAGE_ERROR, app
 from grace.cli.options import listed
 from grace.config import override_settings, read_recipe
 from grace.errors import GraceError
+from grace.pipeline import study as studies
 from grace.strategies import policy
 
 ROOT = Path(__file__).parents[1]
@@ -105,9 +105,9 @@ def resolve_run(found: dict[str, Any]) -> None:
     task = found["task"] or ("jsonl" if found["file"] else None)
     named = {"model": found["model"], "task": task}
     checks = ("check_place", "check_names", "check_questions")
-    with mock.patch.multiple(running, **{name: mock.Mock() for name in checks}):
+    with mock.patch.multiple(studies, **{name: mock.Mock() for name in checks}):
         more = found["settings"] or []
-        running.resolve(Path("none"), found["recipe"], named, more, seeds=found["seeds"])
+        studies.resolve(Path("none"), found["recipe"], named, more, seeds=found["seeds"])
 
 
 def make_takes(shown: Shown) -> None:

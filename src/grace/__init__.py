@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from grace.model import Model as Model
     from grace.model import Reply as Reply
     from grace.model import load as load
+    from grace.pipeline.study import run as run
     from grace.records import Decision as Decision
     from grace.records import Vote as Vote
-    from grace.running import run as run
     from grace.strategies import EarlyStop as EarlyStop
     from grace.strategies import Majority as Majority
     from grace.strategies import Weighted as Weighted
@@ -32,7 +32,7 @@ _HOME = {
     "Weighted": "grace.strategies",
     "load": "grace.model",
     "measure": "grace.measuring",
-    "run": "grace.running",
+    "run": "grace.pipeline.study",
 }
 
 __all__ = sorted(_HOME)

@@ -11,7 +11,7 @@ PARTS = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACK
 # From the top: a module may import only from lines below its own.
 LAYERS = [
     {"cli", "inspection"},
-    {"server", "running"},
+    {"server"},
     {"model", "pipeline", "export", "measuring"},
     {"tasks", "estimators", "report"},
     {"methods"},

@@ -13,10 +13,10 @@ import torch
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
-from grace.engines.local import graphs, scoring
-from grace.engines.local.decoding import SampleRequest
+from grace.engines.local import graphs
 from grace.engines.local.forward import Forward
 from grace.engines.local.layers import PromptEnds, mlp_output
+from grace.engines.local.sampling import SampleRequest
 from grace.engines.transformers import TransformersEngine
 
 CLOSE = 1e-5
@@ -277,12 +277,11 @@ def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(
     assert engine.forward.bytes_per_token == per_token
     prompts, one = [[5, 6, 7, n] for n in range(40)], dataclasses.replace(SAMPLING, num_samples=1)
     width = 4 + SAMPLING.max_new_tokens
-    row = width * per_token * scoring.CACHES + scoring.LOGITS_BYTES * config.vocab_size
+    row = width * per_token * transformers.CACHES + transformers.LOGITS_BYTES * config.vocab_size
     before = dict(engine.generate(prompts, one))
     for rows in (6, 25):
-        free = int(row * (rows + 0.5) / scoring.SAFE)
-        for module in (scoring, transformers):
-            monkeypatch.setattr(module, "free_memory", lambda device, free=free: free)
+        free = int(row * (rows + 0.5) / transformers.SAFE)
+        monkeypatch.setattr(transformers, "free_memory", lambda device, free=free: free)
         shapes = passes(engine)
         for index, (got,) in engine.generate(prompts, one):
             assert_same(got, before[index][0], CLOSE)
@@ -292,8 +291,7 @@ def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(
     read = [rows * columns for rows, columns in shapes if columns > 1]
     assert max(read) <= engine.at_once(free) < 4 * 25, "prompts are read a few at a time"
     sequences = [[5] * 20] * 64
-    for module in (scoring, transformers):
-        monkeypatch.setattr(module, "free_memory", lambda device: 10**6)
+    monkeypatch.setattr(transformers, "free_memory", lambda device: 10**6)
     assert len(engine._group(sequences)) > 2
     engine.features(sequences, [[6]] * 64)
 

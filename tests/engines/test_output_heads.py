@@ -12,7 +12,7 @@ import tiny_models
 from grace.cnf import add_cnf, count_rows, without
 from grace.config import PaperSettings
 from grace.engines import Known
-from grace.engines.local import scoring
+from grace.engines import transformers as engine_module
 from grace.engines.local.forward import Forward, head_shape
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
@@ -113,7 +113,7 @@ def check(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch, at_once: 
         end = lines_KV[count, list(engine.reader.stops)].logsumexp(-1)
         wanted.append((lines_KV[range(count), answer].tolist(), float(end), readings.sigmoid()))
     seen = []
-    monkeypatch.setitem(scoring.LOGITS_AT_ONCE, "cpu", at_once * count_rows(engine.model))
+    monkeypatch.setitem(engine_module.LOGITS_AT_ONCE, "cpu", at_once * count_rows(engine.model))
     apart = engine.forward.apart
     with engine.model.get_output_embeddings().register_forward_hook(
         lambda _, given, __: seen.append(given[0][..., 0].numel())

@@ -11,7 +11,7 @@ import tiny_models
 from grace.chat import encode_chat, encode_text
 from grace.cnf import TIE, TOKENS, add_cnf
 from grace.engines import Sampling
-from grace.engines.local.decoding import uniforms
+from grace.engines.local.sampling import uniforms
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence

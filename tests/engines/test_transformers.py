@@ -12,8 +12,8 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local import decoding
-from grace.engines.local.decoding import _draw, uniforms
 from grace.engines.local.forward import left_pad
+from grace.engines.local.sampling import _draw, uniforms
 from grace.engines.transformers import TransformersEngine
 from grace.errors import DataError, ModelError
 from grace.records import is_whole

@@ -258,7 +258,7 @@ FAULTS = [
     ),
     Fault(
         "<CNF> counts as an end among the token probabilities",
-        "grace.engines.local.scoring:read_steps",
+        "grace.engines.transformers:read_steps",
         _ending_as_cnf,
         (SAME_C + "[llama_untied-predict]",),
     ),

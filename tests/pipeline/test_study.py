@@ -15,8 +15,7 @@ from grace.config import shipped_recipes
 from grace.errors import ConfigError, RunError
 from grace.pipeline.stages import score
 from grace.pipeline.stages.report import report_runs
-from grace.pipeline.study import Study, resolve_study, run_study
-from grace.running import check_names
+from grace.pipeline.study import Study, check_names, resolve_study, run_study
 
 PEOPLE, PLACES = "pocket_people", "pocket_places"
 RECIPES = list(shipped_recipes().values())

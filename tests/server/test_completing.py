@@ -17,7 +17,7 @@ import tiny_models
 from grace.chat import Detokenizer
 from grace.cnf import add_cnf
 from grace.engines import Sampling
-from grace.engines.local.decoding import SampleRequest
+from grace.engines.local.sampling import SampleRequest
 from grace.engines.reading import StepResult
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from fake_upstream import Behaviour, Server
 from grace.chat import encode_chat, encode_text
 from grace.engines import Sampling
-from grace.engines.local.decoding import SampleRequest
+from grace.engines.local.sampling import SampleRequest
 from grace.engines.structured import LONGEST_SCHEMA, Allowed, Form, FormError, Forms
 from grace.evidence import Evidence
 from grace.model import Model

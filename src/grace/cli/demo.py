@@ -43,9 +43,8 @@ def demo(
     """
     from rich.console import Console
 
-    from grace.pipeline.study import resolve_study
+    from grace.pipeline.study import check_packages, check_place, resolve_study
     from grace.report import Report, from_json
-    from grace.running import check_packages, check_place
 
     check_packages("grace demo")
     check_place(path)

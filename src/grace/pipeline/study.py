@@ -11,6 +11,9 @@
 
 The settings of a variant win over those of a task. A level with a single entry has no folder.
 Variants copy the stages that they share with the run beside them.
+
+A single run is a study without levels: `run` (`grace.run`, `grace run`) checks the arguments of a
+user before it starts any.
 """
 
 from __future__ import annotations
@@ -18,18 +21,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from grace import plugins
 from grace.config import (
     RunSettings,
+    assignment,
     drop_earlier,
     from_dict,
+    is_missing,
     merged,
     override_settings,
     parse_value,
@@ -38,28 +45,46 @@ from grace.config import (
     setting,
     to_dict,
 )
-from grace.errors import ConfigError, RunError
+from grace.engines.base import engine_class
+from grace.errors import LOCAL, ConfigError, MissingError, RunError
+from grace.grading import grader_of
 from grace.pipeline import (
     adopt_settings,
     check_start,
     code_in,
     has_begun,
     read_run_settings,
-    run,
     stages_alike,
     stages_left,
 )
+from grace.pipeline import run as run_one
 from grace.pipeline.processes import side_by_side
 from grace.pipeline.settings import absolute, absolute_override, each_absolute
 from grace.pipeline.stages.report import report_runs
+from grace.pipeline.stages.score import estimator_of
 from grace.progress import say
-from grace.store import RunDir, read_json, write_json
+from grace.report import Report, checked_report
+from grace.store import RunDir, is_run, is_study, read_json, runs_in, write_json
+from grace.tasks import load_task
+from grace.tasks.prompts import draw_training
 
 Tree = dict[str, Any]
 Chain = list[tuple[Path, RunSettings]]
 Scored = Callable[[Path], None]
 FOLDER = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # a name that stays in its place
 NAMES_CODE = ("model", "data", "grade", "report")  # sections whose settings may name code
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+KEYS = {
+    "model": "model.path",
+    "device": "model.device",
+    "task": "data.task",
+    "data": "data.dir",
+    "file": "data.file",
+    "question_field": "data.question_field",
+    "answer_field": "data.answer_field",
+    "seed": "seed",
+}
+"""The settings that arguments of `grace run` stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +149,89 @@ class Study(NamedTuple):
     def _resolved(self, where: str, *changes: Tree) -> RunSettings:
         tree = functools.reduce(merged, changes, self.tree)
         return override_settings(copy.deepcopy(tree), self.overrides, where=where)
+
+
+# --- what arguments ask for
+
+
+def run(
+    directory: str | Path,
+    *,
+    model: str | Path | None = None,
+    recipe: str | Path | None = None,
+    task: str | None = None,
+    data: str | Path | None = None,
+    file: str | Path | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    settings: Mapping[str, Any] = NO_SETTINGS,
+    redo: str | None = None,
+    until: str | None = None,
+    jobs: int = 1,
+) -> Report | None:
+    """Sample and grade answers, fit a confidence to them, and report how good it is. Resumes.
+
+    Args:
+        directory: the run; `grace.load` loads it afterwards.
+        model: the backbone: a directory, a GGUF file or a Hub id.
+        recipe: a TOML file of settings.
+        task: which questions: a task of `grace list tasks`; of a recipe with several tasks, the
+            only one to run.
+        data: a folder with TASK/SPLIT.jsonl, instead of the Hub.
+        file: your own questions: a file, a folder of files, or hf:OWNER/NAME.
+        seed: the seed of everything random; None: 0.
+        seeds: this many seeds, each in a directory of its own, and one common report.
+        settings: further settings by name, such as `{"data.train": 500}`; `grace list settings`.
+        redo: a stage to do again, with the later ones.
+        until: the last stage to do.
+        jobs: tasks and seeds at a time, each in a process of its own.
+
+    Returns:
+        The report; None if `until` stops before it.
+
+    Raises:
+        GraceError: an argument cannot be used, or does not fit an existing run.
+    """
+    path = Path(directory)
+    overrides = [_override(key, value) for key, value in settings.items()]
+    named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
+    start = None if recipe is None else Path(recipe)
+    study = resolve(path, start, named, overrides, seeds=seeds, redo=redo)
+    report = run_study(path, study, redo=redo, until=until, jobs=jobs)
+    return checked_report(report, path) if report else None
+
+
+def resolve(
+    path: Path,
+    recipe: Path | None,
+    named: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    seeds: int | None = None,
+    redo: str | None = None,
+) -> Study:
+    """Return the runs that arguments (`KEYS`) and KEY=VALUE overrides ask for; writes nothing."""
+    check_packages("grace run")
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"seeds is {seeds}; use 1 or more, or leave it out")
+    given = {key: value for key, value in named.items() if value is not None and value != ""}
+    check_place(path, new=recipe is not None or "model" in given)
+    if "file" in given:
+        given.setdefault("task", "jsonl")
+    first = [_override(KEYS[name], given[name]) for name in KEYS if name in given]
+    study = resolve_study(path, recipe, [*first, *overrides], seeds=seeds)
+    for folder, settings in study.runs().items():
+        check_names(settings)
+        check_samples(settings)
+        check_questions(path / folder, settings, again=redo == "sample")
+    return study
+
+
+def _override(key: str, value: Any) -> str:
+    """Return KEY=VALUE."""
+    if value is None:
+        raise ConfigError(f"{key} is None; leave it out for its default")
+    return assignment(key, value)
 
 
 def resolve_study(
@@ -221,6 +329,93 @@ def _refuse_other_folders(directory: RunDir, study: Study, count: int) -> None:
         )
 
 
+# --- what cannot be meant
+
+
+def check_packages(what: str) -> None:
+    """Refuse to start work that the light install cannot do."""
+    for package in LOCAL:
+        if importlib.util.find_spec(package) is None:
+            raise MissingError(what, package)
+
+
+def check_place(path: Path, *, new: bool = True) -> None:
+    """Refuse a path that is in use otherwise; `new`: the command could start a run here."""
+    ours = is_run(path) or is_study(path)
+    if path.is_file():
+        raise ConfigError(f"{path} is a file; name a directory for the run, e.g. runs/first")
+    if (path / "config.json").exists() and not ours:
+        raise ConfigError(
+            f"{path} holds a config.json that is not a run's; name another directory, "
+            "e.g. runs/first"
+        )
+    if not new and not ours and (runs := runs_in(path)):
+        raise ConfigError(
+            f"{path} holds several runs; resume one of them (grace run {runs[0]}), or repeat the "
+            "command that started them"
+        )
+
+
+def check_names(settings: RunSettings) -> None:
+    """Refuse an unknown model, engine, task, grader or estimator, and rows of one name."""
+    model, file = settings.model.path, settings.data.file
+    if is_missing(model):
+        raise ConfigError(f"{model} does not exist; give a model directory or Hub id")
+    engine_class(settings.model.engine)
+    task = load_task(settings.data.task)
+    if file and settings.data.task != "jsonl" and ":" not in settings.data.task:
+        raise ConfigError(
+            f"task {task.name} has questions of its own and does not read {file}; leave out --task "
+            "or --file"
+        )
+    grader_of(settings.grade, task.grader)
+    report, rated = settings.report, {settings.data.task}
+    for other in report.transfer:
+        load_task(other)
+        if other in rated:
+            raise ConfigError(f"report.transfer names {other}, which is rated already; remove it")
+        rated.add(other)
+    for name in report.estimators:
+        estimator_of(settings, name)
+    taken = {*report.estimators, *plugins.find("grace.strategies"), "base"}
+    taken |= {"evidence", "probe", "probe_tokens"}  # in every report of a linear head
+    if not report.name or report.name in taken - {"grace"} or set(report.name) & set("@+,/"):
+        raise ConfigError(
+            f"report.name is {report.name!r}; choose a name that no other row of the report and no "
+            "strategy has, without @ + , /"
+        )
+
+
+def check_samples(settings: RunSettings) -> None:
+    """Refuse several greedy answers to a question, which would all be the same."""
+    sample = settings.sample
+    for split, count, temperature in (
+        ("train", sample.train_samples, sample.train_temperature),
+        ("test", sample.test_samples, sample.test_temperature),
+    ):
+        if count > 1 and temperature == 0:
+            raise ConfigError(
+                f"at temperature 0 all {count} answers to a question are equal; set "
+                f"sample.{split}_temperature=0.8, or leave out sample.{split}_samples"
+            )
+
+
+def check_questions(path: Path, settings: RunSettings, *, again: bool = False) -> None:
+    """Read a run's questions first, so that a mistake in them leaves no run behind."""
+    data = settings.data
+    if (RunDir(path).config.exists() and not again) or not (data.file or data.dir):
+        return
+    if data.file and data.dir and data.task == "jsonl":
+        raise ConfigError(
+            f"the questions are in {data.file} or in {data.dir}, not in both; leave out --file or "
+            "--data (data.file, data.dir)"
+        )
+    draw_training(load_task(data.task), data, settings.seed)
+
+
+# --- the runs
+
+
 def run_study(
     path: Path,
     study: Study,
@@ -234,7 +429,7 @@ def run_study(
     runs = study.runs()
     directory = RunDir(path)
     if not study.levels:
-        return run(path, runs[Path()], redo=redo, until=until)
+        return run_one(path, runs[Path()], redo=redo, until=until)
     paths = {path / folder: settings for folder, settings in runs.items()}
     with directory.lock():
         for run_path, settings in paths.items():
@@ -273,9 +468,9 @@ def _run_chain(chain: Chain, until: str | None, scored: Scored | None) -> None:
         if stages_left(RunDir(path), settings, until=until):
             say(f"run {path}")
         if path == main and scored is not None:
-            run(main, settings, until="score")
+            run_one(main, settings, until="score")
             scored(main)
-        run(path, settings, until=until)
+        run_one(path, settings, until=until)
 
 
 def _share(source: Path, target: Path) -> None:

@@ -121,7 +121,7 @@ def label(
     from grace.pipeline.labelling import Labelling
     from grace.pipeline.labelling import label as label_all
     from grace.pipeline.settings import THOUGHT, absolute_model
-    from grace.running import check_packages
+    from grace.pipeline.study import check_packages
     from grace.strategies import TEMPERATURE
     from grace.tasks import KINDS
     from grace.tasks.prompts import recorded_shots

@@ -121,8 +121,7 @@ def run(
 
     An interrupted command resumes when you repeat it.
     """
-    from grace.pipeline.study import run_study
-    from grace.running import resolve
+    from grace.pipeline.study import resolve, run_study
 
     named = {"model": model, "task": task, "data": data, "file": file, "seed": seed}
     named |= {"device": device, "question_field": question_field, "answer_field": answer_field}

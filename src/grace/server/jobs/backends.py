@@ -163,7 +163,7 @@ class Backend:
 
 def draw(together: Together) -> None:
     """Draw the samples of requests side by side from a model in this process, as they arrive."""
-    from grace.engines.local.decoding import SampleRequest
+    from grace.engines.local.sampling import SampleRequest
 
     engine: Any = together.jobs[0].engine
     batch = engine.batch()
