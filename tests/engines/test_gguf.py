@@ -78,6 +78,20 @@ def test_it_answers_as_the_same_weights_in_safetensors_do(
     assert abs(probabilities[0] - probabilities[1]).max() <= 1e-6
 
 
+def test_weights_are_unpacked_where_transformers_could_keep_them_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    packing = pytest.importorskip(
+        "transformers.quantizers.quantizer_gguf",
+        reason="this version of transformers unpacks every GGUF file",
+    )
+    monkeypatch.setattr(packing, "get_gguf_kernel", lambda: pytest.fail("it asked for a kernel"))
+    file, model, _ = write(tmp_path, quantize=True)
+    ours = TransformersEngine.load(resolve_model(str(file), "bfloat16"))
+    assert sorted(ours.model.state_dict()) == sorted(model.state_dict())
+    assert "weights packed" not in capfd.readouterr().err
+
+
 def scaled_llama(**changes: float) -> Any:
     """Return a tiny Llama whose rotary positions are scaled as in Llama 3.1."""
     plain = tiny_models.model("llama_tied")

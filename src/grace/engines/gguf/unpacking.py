@@ -120,18 +120,19 @@ def _loading(file: Path) -> Iterator[Path]:
 
 
 def _load_model(file: Path, folder: Path, kind: Any) -> Any:
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    model, info = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file="model.gguf", dtype=kind, output_loading_info=True
-    )
+    options = {"gguf_file": "model.gguf", "dtype": kind, "output_loading_info": True}
+    if hasattr(transformers, "GgufConfig"):  # else weights stay packed wherever it finds a kernel
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
     if missing := sorted(info["missing_keys"]):
         raise ModelError(
             f"{file} lacks {len(missing)} of the model's tensors ({missing[0]}, ...); download it "
             "again"
         )
     # Otherwise transformers takes it for quantized, and refuses to save it.
-    del model.config.quantization_config
+    vars(model.config).pop("quantization_config", None)
     model.hf_quantizer, model.is_quantized = None, False
     return model
 
