@@ -115,7 +115,8 @@ def add_cnf(model: Any, tokenizer: Any, *, head: Head = "token", seed: int = 0) 
         return CnfTokens(known, spare_row=rows > max(known.ids) + 1)
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            "the tokenizer has no EOS token, whose row <CNF> starts from; set eos_token"
+            "the tokenizer has no EOS token, whose row <CNF> starts from; set eos_token in "
+            "tokenizer_config.json"
         )
     readout = known or _add_tokens(tokenizer, TOKENS[head])
     last = max(readout.ids)

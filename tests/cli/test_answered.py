@@ -207,7 +207,7 @@ def test_a_threshold_of_given_answers_is_that_of_their_confidences(
     assert "next:" not in cli(*wanted).out and [*tmp_path.iterdir()] == [file]
     assert cli("threshold", file, "--target-accuracy", 0.99).code == 1
     refused = cli(*wanted, "--mode", "early-stop")
-    assert refused.code == 2 and "holds answers and is no run; leave out --mode" in refused.err
+    assert refused.code == 2 and "holds answers, not a run; leave out --mode" in refused.err
 
 
 ODD: list[Any] = [None, "", 0, 1.5, math.nan, [], {}, [1], [None], ["a"], [{}], [{"role": "user"}]]

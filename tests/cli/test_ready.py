@@ -95,7 +95,7 @@ def test_other_weights_are_refused_in_one_line(
     weights[-2] ^= 1  # the same size
     (other / "model.safetensors").write_bytes(weights)
     found = cli("ask", other, "What is 99 and 7?")
-    assert found.code == 2 and "no ready head is for its weights" in found.err
+    assert found.code == 2 and "there is no ready-made head for its weights" in found.err
     assert "model.safetensors" in found.err and "grace fit" in found.err
 
 

@@ -82,7 +82,7 @@ def test_a_llama_server_that_lists_less_than_all_is_refused(
     fails: str, llama: Server, folder: Path
 ) -> None:
     llama.behaviour.fails = fails
-    refused(llama, folder, "do not sum to 1; it may decode speculatively")
+    refused(llama, folder, "do not sum to 1; if it decodes speculatively, start it without")
 
 
 def test_what_float32_cannot_say_is_an_error_and_not_a_confidence(
@@ -151,7 +151,7 @@ def test_a_llama_server_of_another_export_is_refused(
     (other / "model.gguf").touch()
     (other / "grace.json").write_text(json.dumps({"adapter_digest": "other"}))
     llama.behaviour.root = str(other / "model.gguf")
-    refused(llama, folder, "made from another adapter than .*out, so c would be wrong")
+    refused(llama, folder, "made from another adapter than .*out, so confidences would be wrong")
 
 
 def test_samples_of_llama_server_are_drawn_here_and_depend_on_seed_key_and_number(

@@ -188,7 +188,7 @@ def test_a_lora_alone_needs_a_row_to_spare(name: str, tmp_path: Path) -> None:
     ("file", "content", "says"),
     [
         ("adapter_config.json", b"{", "adapter_config.json is not valid JSON"),
-        ("adapter_config.json", b"{}", "is no trained LoRA"),
+        ("adapter_config.json", b"{}", "is not a trained LoRA"),
         ("adapter_model.safetensors", b"torn", "adapter_model.safetensors cannot be read"),
     ],
 )

@@ -245,7 +245,7 @@ def test_a_part_of_a_study_is_reported_alone(study: Path):
         ("[study]\nseed = 3\n", "unknown setting 'seed'; did you mean 'seeds'"),
         (
             "[study]\ntasks = ['sciq']\n[study.task.siq]\npaper = {}\n",
-            "study.task.siq: the study's tasks are sciq",
+            "study.task.siq: name one of study.tasks: sciq",
         ),
         (
             "[study.variant.x]\nseed = 3\n",

@@ -94,7 +94,7 @@ def test_a_proxy_loads_no_torch_says_what_failed_in_a_line_and_ends_what_streams
         (["nothing-there", "--upstream", "URL"], "does not exist"),
         (["model", "--upstream", "URL"], "has no <CNF>"),
         (["run", "--upstream", "URL", "--model", "other"], "does not have 'other'"),
-        (["--upstream", "URL"], "is no directory here"),
+        (["--upstream", "URL"], "there is no such directory here"),
     ],
 )
 def test_what_cannot_be_relayed_is_one_line(

@@ -131,7 +131,7 @@ def test_what_cannot_be_read_is_refused(live: Live, body: dict[str, Any], said: 
 def test_no_token_of_a_prompt_forges_a_confidence(live: Live) -> None:
     (cnf,) = live.model.engine.tokenizer.convert_tokens_to_ids(["<CNF>"])
     status, answer = live.post("/v1/completions", {"model": NAME, "prompt": [5, cnf, 6]})
-    assert status == 400 and f"token {cnf} is one that c is read from" in json.dumps(answer)
+    assert status == 400 and f"token {cnf} belongs to the confidence" in json.dumps(answer)
 
 
 def test_in_front_of_another_server_an_echo_is_refused_in_a_line(proxy: Live) -> None:

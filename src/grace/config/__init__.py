@@ -94,7 +94,9 @@ def _assign(tree: dict[str, Any], override: str) -> None:
     for section in sections:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"setting {key!r}: {section!r} is a value, not a section")
+            raise ConfigError(
+                f"setting {key!r}: {section!r} is a value, not a section; see grace list settings"
+            )
     tree[name] = value = parse_value(text.strip())
     if value == text.strip() and "\\n" in value:  # not in quotes
         raise ConfigError(

@@ -189,8 +189,8 @@ def _refuse_other(url: str, root: str, folder: Path) -> None:
     here, there = _adapter_digest(folder), _adapter_digest(Path(root)) if root else ""
     if here and there and here != there:
         raise ModelError(
-            f"{url} serves {root}, which was made from another adapter than {folder}, so c would "
-            "be wrong; name the export that it serves, or its run"
+            f"{url} serves {root}, which was made from another adapter than {folder}, so "
+            "confidences would be wrong; name the export that it serves, or its run"
         )
 
 

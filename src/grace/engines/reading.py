@@ -287,7 +287,9 @@ def ends_in(ids: Iterable[int], rows: int, read: Collection[int]) -> tuple[int, 
     """Return the ids that end a response and have a row in the model, without those of c."""
     ends = tuple(dict.fromkeys(i for i in ids if 0 <= i < rows and i not in read))
     if not ends:
-        raise ModelError("neither tokenizer nor model names an end token; set eos_token")
+        raise ModelError(
+            "neither tokenizer nor model names an end token; set eos_token in tokenizer_config.json"
+        )
     return ends
 
 

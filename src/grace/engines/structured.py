@@ -86,8 +86,8 @@ class Forms:
             return LLTokenizer(text, n_vocab=rows, eos_token=self._reader.eos[0], slices=slices)
         except Exception as error:  # of any kind, from another language
             raise ModelError(
-                f"answers of this model can have no form: its tokenizer is not one of bytes "
-                f"({first_line(error)})"
+                f"this model cannot write structured answers: its tokenizer is not one of bytes "
+                f"({first_line(error)}); leave out response_format and tools"
             ) from error
 
 

@@ -307,7 +307,7 @@ def check_version() -> None:
     if match and (int(match[1]), int(match[2])) < OLDEST:
         raise ModelError(
             f"vLLM {vllm.__version__} returns log-probabilities that depend on the temperature, "
-            "so c would be wrong; install 0.22 or later"
+            "so confidences would be wrong; install 0.22 or later"
         )
 
 
@@ -317,8 +317,8 @@ def check_raw(llm: Any) -> None:
     mode = config.model_config.logprobs_mode
     if mode != "raw_logprobs":
         raise ModelError(
-            f"vLLM runs with logprobs_mode={mode}, so c would depend on temperature and top-p; "
-            "use raw_logprobs, the default"
+            f"vLLM runs with logprobs_mode={mode}, so confidences would depend on temperature and "
+            "top-p; use raw_logprobs, the default"
         )
     if config.speculative_config is not None:
         raise ModelError(

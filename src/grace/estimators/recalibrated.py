@@ -67,7 +67,8 @@ def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, n
     if not rated:
         raise DataError(
             f"{name} has nothing to fit on: no validation answer has a value "
-            "(all were cut at sample.max_new_tokens, or no reply could be read)"
+            "(all were cut at sample.max_new_tokens, or no reply could be read); raise that, or "
+            "leave it out of report.estimators"
         )
     values, labels = (np.array(column) for column in zip(*rated, strict=True))
     scaler = fit(values, labels)

@@ -118,8 +118,8 @@ def write_vllm_lora(source: Source, out: Path) -> None:
 
     if layer := source.record.get("layer"):
         raise ModelError(
-            f"c reads the MLP of block {layer}, which a LoRA cannot carry to the end; use --format "
-            "merged, or fit with grace.layer=0"
+            f"the confidence reads the MLP of block {layer}, which a LoRA cannot carry to the end; "
+            "use --format merged, or fit with grace.layer=0"
         )
     tokenizer = load_tokenizer(source.adapter)
     ids = _readable_ids(source.record, tokenizer)
@@ -149,13 +149,13 @@ def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
     readout = find_readout(tokenizer)
     if readout is None or readout.head == "bins":
         raise ModelError(
-            "the model reads c from ten bin tokens, and a LoRA can carry four rows; use "
+            "the confidence is read from ten bin tokens, and a LoRA can carry four rows; use "
             "--format merged"
         )
     if record["read_at"] == "feed":
         raise ModelError(
-            "c is read at <CNF>'s own position (paper.variant=feed), which takes vLLM a second "
-            "request; use --format merged with grace serve, or train another paper.variant"
+            "the confidence is read at <CNF>'s own position (paper.variant=feed), which takes vLLM "
+            "a second request; use --format merged with grace serve, or train another paper.variant"
         )
     return readout.ids
 
@@ -187,7 +187,7 @@ def _lora_parts(adapter: Path, head: str) -> tuple[Tensor, dict[str, Tensor], di
     rows = {key: tensors.pop(key) for key in list(tensors) if TRAINED_ROWS in key}
     of_head = [key for key in rows if f".{head}." in key]
     if not rows or not {"r", "lora_alpha", "target_modules"} <= config.keys():
-        raise ModelError(f"{adapter} is no trained LoRA with rows; {AGAIN}")
+        raise ModelError(f"{adapter} is not a trained LoRA with rows; {AGAIN}")
     return rows[(of_head or list(rows))[0]].float(), tensors, config
 
 

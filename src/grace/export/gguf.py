@@ -51,8 +51,8 @@ def write_gguf(source: Source, out: Path) -> None:
         import gguf  # noqa: F401
     if source.record["read_at"] == "feed" or "cnf_id" not in source.record:
         raise ModelError(
-            "c is read from ten bin tokens or at <CNF>'s own position, which only grace does; use "
-            "--format merged with grace serve"
+            "the confidence is read from ten bin tokens or at <CNF>'s own position, which only "
+            "`grace serve` does; use --format merged with it"
         )
     base_file, alone = gguf_file(Path(source.base_name)), (source.adapter / ROWS).is_file()
     if base_file is not None and source.dtype == "auto" and alone:

@@ -132,7 +132,7 @@ def refusal(reason: str, layer: int) -> ModelError:
     """Return what is raised where a file cannot carry the MLP of a block to its end."""
     known = ", ".join((*ARCHITECTURES, GEMMA))
     return ModelError(
-        f"c reads the MLP of block {layer}, and the base's GGUF file {reason}, which cannot carry "
-        f"that to its end (only {known} can); use --format merged or adapter, or fit with "
-        "grace.layer=0"
+        f"the confidence reads the MLP of block {layer}, and the base's GGUF file {reason}, which "
+        f"cannot carry that to its end (only {known} can); use --format merged or adapter, or fit "
+        "with grace.layer=0"
     )

@@ -52,7 +52,7 @@ def widen(
     kind = model.config.model_type
     if not can_carry(model):
         raise ModelError(
-            f"c reads the MLP of block {rows.layer}, and a model of type {kind} "
+            f"the confidence reads the MLP of block {rows.layer}, and a model of type {kind} "
             f"cannot carry that to its end (only {', '.join(CARRIED)} can, if they are not "
             "quantized); use --format adapter with grace serve, or fit with grace.layer=0"
         )
@@ -105,8 +105,9 @@ def _as_llama(model: Any) -> Any:
     config, state = model.config, model.state_dict()
     if config.sliding_window is not None:
         raise ModelError(
-            "c reads the MLP of a block, and a qwen2 with a sliding window cannot carry that to "
-            "its end; use --format adapter with grace serve, or fit with grace.layer=0"
+            "the confidence reads the MLP of a block, and a qwen2 with a sliding window cannot "
+            "carry that to its end; use --format adapter with grace serve, or fit with "
+            "grace.layer=0"
         )
     own = ("model_type", "architectures")
     settings = {key: value for key, value in config.to_dict().items() if key not in own}

@@ -85,17 +85,17 @@ def load(
         raise ModelError(_no_confidence(path))
     if not card:
         raise ModelError(
-            f"{folder or path} has <CNF> but no {CARD}, without which its confidence is another; "
-            "copy that file too, or export the model again"
+            f"{folder or path} has <CNF> but no {CARD}, without which the confidence would be "
+            "wrong; copy that file too, or export the model again"
         )
     return described(loaded, Path(path), folder or Path(path), card)
 
 
 def _no_confidence(path: str | Path) -> str:
     return (
-        f"{path} has no <CNF> token, so it has no confidence, and no ready head is for its weights "
-        f"(they are for {known_weights()}); fit one to graded answers with `grace fit`, train it "
-        "with `grace run`, or name its adapter"
+        f"{path} has no <CNF> token, so it has no confidence, and there is no ready-made head for "
+        f"its weights (only for {known_weights()}); fit one to graded answers with `grace fit`, "
+        "train it with `grace run`, or name its adapter"
     )
 
 
@@ -222,7 +222,7 @@ def served_directory(url: str, *, model: str | None = None, api_key: str = "") -
     root = str(entry.get("root") or "")
     if not Path(root).is_dir():
         raise ModelError(
-            f"{url} serves {root or entry['id']!r}, which is no directory here; name the run or "
-            "the export, for its tokenizer and grace.json"
+            f"{url} serves {root or entry['id']!r}, and there is no such directory here; name the "
+            "run or the export, for its tokenizer and grace.json"
         )
     return Path(root)

@@ -92,7 +92,7 @@ def recalibratable(path: Path) -> Path:
         )
     card = read_card(folder)
     if "rows" not in card:
-        raise ModelError(f"{folder} has no grace.json that says how c is read; name a trained run")
+        raise ModelError(f"{folder} has no grace.json written by GrACE; name a finished run")
     bins = card.get("cnf_id") is None
     if bins or card.get("read_at") == "prompt":
         raise ModelError(

@@ -156,7 +156,10 @@ def _work(
                     if partial is not None:
                         table = labeller.table(start, start + size)
                         if read_json(out / RECORD) != record:
-                            raise RunError(f"{out} was begun again meanwhile, with other settings")
+                            raise RunError(
+                                f"{out} was begun again meanwhile, with other settings; name "
+                                "another directory"
+                            )
                         _write(table, partial, path)
                 before, done = done, min(total, size * len(shards_in(out)))
                 advance(done - before)

@@ -269,7 +269,9 @@ def _new_study(recipe: Path | None) -> Study:
     own = from_dict(StudySettings, tree.pop("study", {}), where=where)
     for name in own.task:
         if own.tasks and name not in own.tasks:
-            raise ConfigError(f"{where}.task.{name}: the study's tasks are {', '.join(own.tasks)}")
+            raise ConfigError(
+                f"{where}.task.{name}: name one of study.tasks: {', '.join(own.tasks)}"
+            )
     for name, changes in (own.task | own.variant).items():
         if "seed" in changes:
             raise ConfigError(f"{where}: {name} has a seed; set seed at the top, or study.seeds")

@@ -95,7 +95,7 @@ class Service:
             most = len(engine.tokenizer) - 1
             raise _refused("prompt", f"there is no token {max(sent)}; the last one is {most}")
         if engine.readout is not None and (read := sent & {*engine.readout.ids}):
-            raise _refused("prompt", f"token {min(read)} is one that c is read from; leave it out")
+            raise _refused("prompt", f"token {min(read)} belongs to the confidence; leave it out")
 
         def encode() -> list[list[int]]:
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]

@@ -67,7 +67,9 @@ def check_vacant(directory: Path) -> None:
     """Refuse a path that is in use."""
     if directory.resolve() == Path.cwd():  # it is put in place with a rename, as a new directory
         raise ConfigError(f"{directory} is the working directory; name a new one in it")
-    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
+    if directory.is_file():
+        raise ConfigError(f"{directory} exists already; name a new one")
+    if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; name a new directory")
 
 

@@ -80,13 +80,13 @@ class RowFile(Generic[Row]):
                 end += len(line)
                 try:
                     if not line.endswith(b"\n"):
-                        raise ValueError("the line is torn")
+                        raise ValueError("the line is incomplete")
                     row = from_json(self.row_type, json.loads(line))
                 except (ValueError, TypeError, AttributeError) as error:
                     if strict:
                         raise RunError(
                             f"{self.path}:{number}: not a {self.row_type.__name__} row ({error}); "
-                            "`--redo` the stage that wrote it"
+                            "do the stage again that wrote it: --redo STAGE"
                         ) from None
                     return
                 yield row, end

@@ -71,7 +71,7 @@ def cascade(
     from grace.thresholds import cascade as rules
 
     if plot is not None and plot.suffix not in PLOTS:
-        raise ConfigError(f"{plot} is no figure; name a file that ends in {', '.join(PLOTS)}")
+        raise ConfigError(f"--plot is {plot}; name a file that ends in {', '.join(PLOTS)}")
     both = read_both(small, large)
     confidence = [float("nan") if c is None else c for c in both.confidence]
     others = {} if both.likelihood is None else {"likelihood": both.likelihood}

@@ -204,7 +204,7 @@ def _settings(model: Path, card: dict[str, Any], overrides: list[str]) -> RunSet
     settings = override_settings(tree, overrides, where=f"{model}/grace.json")
     if card and (named := [key for key in ("thinking", "date") if key in tree["model"]]):
         raise ConfigError(
-            f"{model} is trained, and is asked as it was then; leave model.{named[0]} out"
+            f"{model} is asked as in its fit, which cannot change; leave model.{named[0]} out"
         )
     plugins.refuse_code(code_in(settings), f"{model}/grace.json")
     return settings

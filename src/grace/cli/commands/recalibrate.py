@@ -63,7 +63,9 @@ def recalibrate(
     folder = recalibratable(Path(path))
     rated = [row for row in read_graded(file).rated if row.confidence is not None]
     if not rated:
-        raise DataError(f"{file}: no graded answer has a confidence; rate them with this model")
+        raise DataError(
+            f"{file}: no graded answer has a confidence; let this model rate them: grace score"
+        )
     confidence = [row.confidence or 0.0 for row in rated]
     correct = [row.correct is True for row in rated]
     questions = together(row.keys for row in rated)

@@ -139,7 +139,7 @@ def threshold(
     elif rules == {"mode": "answer", "budget": None, "strategy": "grace-es", "device": None}:
         chosen = threshold_of_answers(path, **about)
     else:
-        raise ConfigError(f"{path} holds answers and is no run; leave out --{', --'.join(rules)}")
+        raise ConfigError(f"{path} holds answers, not a run; leave out --{', --'.join(rules)}")
     _show_threshold(chosen, path, as_json=as_json)
     if chosen.tau is None:
         raise typer.Exit(1)

@@ -247,8 +247,8 @@ def export(
                 "made from"
             )
         raise ConfigError(
-            f"{path} is neither a run nor an adapter, and no ready head is for it; name one of "
-            "them, which grace run and grace fit make"
+            f"{path} is neither a run nor an adapter, and there is no ready-made head for it; name "
+            "a run (of `grace run`) or an adapter (of `grace fit`)"
         )
     model = backbone(path, folder, read_card(folder), base and absolute_model(base))
     written = export_model(path, folder, model, out, form=format, dtype=dtype, license_id=license_)
@@ -313,7 +313,7 @@ def read_key(key: str, file: Path | None = None) -> str:
     """Return an API key without the space around it, empty for none."""
     if file is None:
         if key and not key.strip():
-            raise ConfigError("the key is nothing but space; leave it out, or write one")
+            raise ConfigError("the API key is nothing but space; leave it out, or write one")
         return key.strip()
     if key:
         raise ConfigError(

@@ -100,8 +100,8 @@ def checked_steps(steps: list[Step], reason: Any, requested: Ids) -> list[Step]:
     for step in steps:
         if missing := [i for i in requested if i not in step.listed]:
             raise UpstreamError(
-                f"the upstream did not list ids {missing} although it was asked for them; it may "
-                "decode speculatively, so that c cannot be read",
+                f"the upstream did not list ids {missing} although it was asked for them; if it "
+                "decodes speculatively, start it without",
                 "malformed",
             )
     if reason == "stop" and steps:

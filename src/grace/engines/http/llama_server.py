@@ -94,7 +94,7 @@ class LlamaServer(Remote):
         if not abs(np.exp(logprobs_V).sum() - 1) < ROUNDING:
             raise UpstreamError(
                 f"the upstream listed {len(ids)} of {rows} tokens, whose probabilities do not sum "
-                "to 1; it may decode speculatively, so that c cannot be read",
+                "to 1; if it decodes speculatively, start it without",
                 "malformed",
             )
         return logprobs_V

@@ -57,8 +57,8 @@ async def probe(
     if not all(set(reader.requested) <= step.listed.keys() for step in steps):
         ran = f"vLLM {served.version}" if served.version else "a server"
         raise ModelError(
-            f"{upstream.url} is {ran} that lists the most probable tokens only, so c cannot be "
-            "read; use vLLM 0.26 or later, which lists any token (logprob_token_ids)"
+            f"{upstream.url} is {ran} that lists the most probable tokens only, and not "
+            f"{CNF_TOKEN}; use vLLM 0.26 or later, which lists any token (logprob_token_ids)"
         )
     _check_raw(steps, len(tokenizer), remote.remedy)
     return replace(remote, identity=Identity(prompt, steps[0], time.monotonic()))
@@ -150,7 +150,8 @@ def _check_raw(steps: list[Step], vocabulary: int, remedy: str) -> None:
             if abs(here - there) > LEEWAY + 0.02 * abs(here):
                 raise ModelError(
                     f"the server's log-probability of token {token} is {here:.3f} at one "
-                    f"temperature and {there:.3f} at another, so c cannot be read; {remedy}"
+                    f"temperature and {there:.3f} at another, so no confidence can be read; "
+                    f"{remedy}"
                 )
 
 

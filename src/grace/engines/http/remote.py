@@ -61,8 +61,8 @@ class Identity:
         if not alike(self.step, step):
             self.checked = -math.inf
             raise UpstreamError(
-                "the upstream has another model than when it was first asked, so c would be wrong; "
-                "restart this server or client, with the folder of that model",
+                "the upstream has another model than when it was first asked, so confidences would "
+                "be wrong; restart this server or client, with the folder of that model",
                 "unsupported",
             )
 

@@ -260,7 +260,7 @@ def head_shape(model: Any, count: int) -> HeadShape:
     if scale is None:
         raise ModelError(
             f"the output head of a {type(model).__name__} reads something other than the last "
-            "hidden states, so c cannot be fitted to these; use method=paper"
+            "hidden states, so no confidence can be fitted to these; use method=paper"
         )
     config = model.config.get_text_config()
     named = float(getattr(config, "logit_scale", None) or 1.0)

@@ -45,7 +45,7 @@ def target_modules(model: nn.Module, wanted: Sequence[str]) -> list[str]:
         if not matching:
             leaves = sorted({name.rpartition(".")[2] for name in names})
             raise ConfigError(
-                f"train.target_modules {want!r} matches no linear layer of this model; "
+                f"paper.target_modules {want!r} matches no linear layer of this model; "
                 f"use {', '.join(ALIASES)} or one of {', '.join(leaves)}"
             )
         chosen |= matching
