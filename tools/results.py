@@ -48,7 +48,7 @@ def keep(run: Path, name: str) -> Path:
         "schema_version": report.get("schema_version", 1),
         "created": report["created"][:10],
         "hardware": report["hardware"],
-        "cells": [_cell(entry, report["rows"]) for entry in report["summaries"]],
+        "cells": [_cell(entry) for entry in report["summaries"]],
         "against": list(_against(report["comparisons"])),
     }
     REPORTS.mkdir(exist_ok=True)
@@ -65,21 +65,14 @@ def _lines(value: Any) -> str:
     return "[\n" + ",\n".join(json.dumps(entry) for entry in value) + "\n]"
 
 
-def _cell(entry: Entry, rows: Iterable[Entry]) -> Entry:
+def _cell(entry: Entry) -> Entry:
     where = ("task", "train_task", "backbone", "estimator")
     kept = {key: entry[key] for key in (*where, "seeds")}
-    own = [row for row in rows if all(row[key] == entry[key] for key in where)]
     for metric in (*METRICS, "accuracy"):
         ends = entry["interval"].get(metric) or (None, None)
         mark = (entry["mark"] or {}).get(metric)
-        kept[metric] = [*map(_round, (entry["mean"][metric], *ends)), mark]
-    return kept | {key: _round(_mean([row[key] for row in own])) for key in COSTS}
-
-
-def _mean(costs: list[Any]) -> Any:
-    """Return the mean over seeds; a text, or what one seed does not know, is that of the first."""
-    same = any(cost is None or isinstance(cost, str) for cost in costs)
-    return costs[0] if same else sum(costs) / len(costs)
+        kept[metric] = [*map(_round, (entry[metric], *ends)), mark]
+    return kept | {key: _round(entry[key]) for key in COSTS}
 
 
 def _against(comparisons: Iterable[Entry]) -> Iterator[Entry]:

@@ -12,7 +12,7 @@ from made_up_study import NASTY, build_report, result, study
 from grace.metrics import reliability
 from grace.report import Traced, merge, summarize
 from grace.report.figures import draw
-from grace.report.groups import groups, pooled_bars
+from grace.report.groups import groups
 from grace.report.page import render_page
 
 
@@ -133,7 +133,10 @@ def test_several_seeds_are_drawn_as_pooled_bars(tmp_path):
     confidence = np.concatenate([result(seed=s).confidence for s in (0, 1)])
     correct = np.concatenate([result(seed=s).correct for s in (0, 1)])
     expected = [bar for bar in reliability(confidence, correct) if bar.n]
-    for bar, want in zip(pooled_bars(groups(report)[0].rated[0]), expected, strict=True):
+    summary = groups(report)[0].rated[0]
+    bars = [bar for bar in summary.reliability if bar.n]
+    assert sum(summary.histogram.right) == correct.sum() and summary.n == len(correct)
+    for bar, want in zip(bars, expected, strict=True):
         assert bar.n == want.n
         assert bar.accuracy == pytest.approx(want.accuracy, abs=1e-5)
         assert bar.confidence == pytest.approx(want.confidence, abs=1e-5)

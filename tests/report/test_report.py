@@ -39,7 +39,7 @@ def test_a_written_report_is_what_was_returned(written):
     directory, report = written
     stored = json.loads((directory / "report.json").read_text())
     assert stored == checked(report)
-    assert stored["schema_version"] == 2 and stored["scaling"] == []
+    assert stored["schema_version"] == 3 and stored["scaling"] == []
     assert [row["estimator"] for row in stored["rows"]] == ["grace", "platt", "verbal"]
 
 

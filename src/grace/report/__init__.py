@@ -74,8 +74,8 @@ def checked_report(content: Any, path: Path) -> Report:
     """Build the report of the run at `path` from the content of its report.json."""
     if isinstance(content, dict) and content.get("schema_version") != SCHEMA_VERSION:
         raise RunError(
-            f"{path}/report.json was written by another version of GrACE, whose intervals are not "
-            "these; make it again: --redo report"
+            f"{path}/report.json was written by another version of GrACE; make it again: "
+            "--redo report"
         )
     try:
         return from_json(Report, content)

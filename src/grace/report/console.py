@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from grace.report.groups import Group, Rated, groups
-from grace.report.names import MAIN, Column
-from grace.report.rows import Report
+from grace.report.groups import Group, groups
+from grace.report.names import MAIN, Column, label
+from grace.report.rows import Report, Summary
 from grace.report.sentences import headlines, how_to_read, notes
 from grace.report.tables import Cell, Table, cost, cost_columns, shown, table_of
 
@@ -158,7 +158,7 @@ def _quality_table(group: Group, costs: Sequence[Column]) -> Table:
         _title(group),
         "",
         {
-            "Estimator": lambda rated: Cell(rated.label),
+            "Estimator": lambda rated: Cell(label(rated.estimator)),
             **{head: partial(_short_quality, column=c) for head, c in metrics.items()},
             **{column.short: partial(_short_cost, column=column) for column in costs},
         },
@@ -167,17 +167,17 @@ def _quality_table(group: Group, costs: Sequence[Column]) -> Table:
     )
 
 
-def _short_quality(rated: Rated, column: Column) -> Cell:
+def _short_quality(rated: Summary, column: Column) -> Cell:
     """Show a metric with its interval, but for accuracy, which is the same for most."""
-    cell, interval = shown(rated, column), rated.interval(column.key)
+    cell, interval = shown(rated, column), rated.interval.get(column.key)
     if not interval or column.key == "accuracy":
         return cell._replace(rest="")
     return cell._replace(rest="-".join(f"{100 * end:.1f}" for end in interval))
 
 
-def _short_cost(rated: Rated, column: Column) -> Cell:
+def _short_cost(rated: Summary, column: Column) -> Cell:
     """Show a cost in two digits."""
-    value = rated.cost(column.key)
+    value = getattr(rated, column.key)
     if isinstance(value, float) and value < 1e4:
         return Cell(f"{value:.0f}" if value >= 10 else f"{value:.2g}")
     text = cost(rated, column).text
@@ -186,7 +186,7 @@ def _short_cost(rated: Rated, column: Column) -> Cell:
 
 def _title(group: Group) -> str:
     """Return the title with the number of answers, "up to" where some estimators rate fewer."""
-    counts = {rated.num_answers for rated in group.rated}
-    seeds = max(len(rated.rows) for rated in group.rated)
+    counts = {rated.n for rated in group.rated}
+    seeds = max(len(rated.seeds) for rated in group.rated)
     n = f"{'up to ' * (len(counts) > 1)}{max(counts)} answers"
     return f"{group.title}: {n}" + (f", {seeds} seeds" if seeds > 1 else "")

@@ -19,18 +19,17 @@ import numpy as np
 from grace.metrics import Bar
 from grace.report.groups import (
     BudgetCurve,
-    Rated,
     at_budget,
     curves,
     groups,
     name_of,
-    pooled_bars,
     transfers,
 )
 from grace.report.names import ACCESS, BASELINE, MAIN, label, samples_of, slug
 from grace.report.rows import (
     Report,
     StrategyRow,
+    Summary,
     TargetRow,
     TraceRow,
     Transfer,
@@ -157,7 +156,7 @@ def estimator_figures(report: Report) -> Iterator[Figure]:
     """Draw reliability, and time against ECE, of each group of estimators."""
     for group in groups(report):
         name, title = slug(group.title), group.title
-        shown = [rated for rated in group.rated if rated.num_answers]
+        shown = [rated for rated in group.rated if rated.n]
         if not shown:
             continue
         yield save(
@@ -170,7 +169,7 @@ def estimator_figures(report: Report) -> Iterator[Figure]:
             "(down) have that confidence.",
             title,
         )
-        timed = [s for s in shown if s.cost("seconds_per_answer") and s.mean("ece") is not None]
+        timed = [s for s in shown if s.seconds_per_answer and s.ece is not None]
         if len(timed) > 1:
             yield save(
                 draw_time(timed),
@@ -197,19 +196,19 @@ def transfer_figures(report: Report) -> Iterator[Figure]:
         )
 
 
-def draw_reliability(rated: Sequence[Rated]) -> Any:
+def draw_reliability(rated: Sequence[Summary]) -> Any:
     """Draw a reliability diagram per estimator, and below it its right and wrong answers."""
     figure, axes = panels(len(rated), width=2.0, height=2.9)
     for axis, each in zip(axes, rated, strict=True):
-        bars = pooled_bars(each)
+        bars = [bar for bar in each.reliability if bar.n]
         most = max(bar.n for bar in bars)
         for bar in bars:
             _reliability_bar(axis, bar, 0.25 + 0.75 * bar.n / most)
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.7, linestyle=(0, (4, 3)))
         _answer_counts(axis, each)
-        shown = ((c.title, each.mean(c.key)) for c in MAIN[:3:2])
+        shown = ((c.title, getattr(each, c.key)) for c in MAIN[:3:2])
         values = [f"{title} {100 * value:.1f}" for title, value in shown if value is not None]
-        title = [*textwrap.wrap(each.label, 26), " · ".join(values)]
+        title = [*textwrap.wrap(label(each.estimator), 26), " · ".join(values)]
         axis.set_title("\n".join(title), fontsize=8.5)
         axis.set(xlim=(0, 1), ylim=(FLOOR - TALL, 1), aspect="equal", xticks=HALVES, yticks=HALVES)
         axis.spines["left"].set_bounds(0, 1)
@@ -227,10 +226,10 @@ def _reliability_bar(axis: Any, bar: Bar, solid: float) -> None:
         axis.bar(bar.low, height, bar.high - bar.low, align="edge", alpha=solid, **look)
 
 
-def _answer_counts(axis: Any, rated: Rated) -> None:
+def _answer_counts(axis: Any, rated: Summary) -> None:
     """Draw how many right (upwards) and wrong answers (downwards) have each confidence."""
-    rows = [row.histogram for row in rated.rows if row.histogram]
-    right, wrong = (np.sum([getattr(row, name) for row in rows], 0) for name in ("right", "wrong"))
+    assert rated.histogram is not None  # of an estimator with answers
+    right, wrong = map(np.array, (rated.histogram.right, rated.histogram.wrong))
     most, edges = max(*right, *wrong), np.linspace(0, 1, len(right) + 1)
     for counts, color in ((right / most, BLUE), (-wrong / most, ORANGE)):
         axis.stairs(FLOOR + TALL * counts, edges, baseline=FLOOR, fill=True, color=color)
@@ -238,16 +237,16 @@ def _answer_counts(axis: Any, rated: Rated) -> None:
         axis.axhline(line, color=INK, linewidth=0.7)
 
 
-def draw_time(rated: Sequence[Rated]) -> Any:
+def draw_time(rated: Sequence[Summary]) -> Any:
     """Draw seconds per answer (log scale) against ECE, with the names at the right, in order."""
-    shown = sorted(rated, key=lambda s: -(s.mean("ece") or 0.0))
+    shown = sorted(rated, key=lambda s: -(s.ece or 0.0))
     figure, (axis,) = panels(1, width=6.4, height=max(3.0, 0.8 + 0.24 * len(shown)))
     axis.set_xscale("log")
-    seconds = [float(s.cost("seconds_per_answer") or 0) for s in shown]
-    percent = [100 * (s.mean("ece") or 0.0) for s in shown]
+    seconds = [float(s.seconds_per_answer or 0) for s in shown]
+    percent = [100 * (s.ece or 0.0) for s in shown]
     ends = [_whisker(s) for s in shown]
     for s, x, y, end in zip(shown, seconds, percent, ends, strict=True):
-        color, marker = ACCESS_LOOK.get(str(s.cost("access")), UNKNOWN_LOOK)
+        color, marker = ACCESS_LOOK.get(str(s.access), UNKNOWN_LOOK)
         axis.plot([x, x], end, color=color, linewidth=1, alpha=0.6)
         axis.plot(x, y, marker=marker, color=color, markersize=7, markeredgecolor="white")
     top = 1.06 * (float(np.nanmax([*percent, *(high for _, high in ends)])) or 1.0)
@@ -257,14 +256,14 @@ def draw_time(rated: Sequence[Rated]) -> Any:
     places = _apart([y / top for y in percent])
     for s, x, y, place in zip(shown, seconds, percent, places, strict=True):
         where = {"xytext": (1.03, place), "textcoords": "axes fraction", "va": "center"}
-        axis.annotate(s.label, (x, y), **where, arrowprops=LEADER)
+        axis.annotate(label(s.estimator), (x, y), **where, arrowprops=LEADER)
     _access_legend(figure, axis, shown)
     return figure
 
 
-def _whisker(rated: Rated) -> tuple[float, float]:
+def _whisker(rated: Summary) -> tuple[float, float]:
     """Return the interval of ECE in percent, nan without one."""
-    low, high = rated.interval("ece") or (math.nan, math.nan)
+    low, high = rated.interval.get("ece") or (math.nan, math.nan)
     return 100 * low, 100 * high
 
 
@@ -288,8 +287,8 @@ def _apart(wanted: Sequence[float]) -> list[float]:
     return places
 
 
-def _access_legend(figure: Any, axis: Any, shown: Sequence[Rated]) -> None:
-    used = {s.cost("access") for s in shown}
+def _access_legend(figure: Any, axis: Any, shown: Sequence[Summary]) -> None:
+    used = {s.access for s in shown}
     for access, (color, marker) in ACCESS_LOOK.items():
         if access in used:
             axis.plot([], [], marker=marker, color=color, linestyle="", label=access)

@@ -33,7 +33,7 @@ def markdown(report: Report) -> str:
     for group in groups(report):
         lines += [f"## {group.title}", "", *_table(quality_table(group, costs))]
         lines += _table(detail_table(group))
-        if max(len(rated.rows) for rated in group.rated) > 1:
+        if max(len(rated.seeds) for rated in group.rated) > 1:
             lines += _table(seed_table(group))
     for table in (
         *([transfer_table(report)] if report.transfer else []),

@@ -61,10 +61,10 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow(Place):
-    """One estimator on the test responses of one task, for one seed."""
+    """One estimator on the test responses of one task, for one seed; a `Summary` is of several."""
 
     estimator: str
-    seed: int
+    seed: int | None  # None: of several
     n: int  # responses with a confidence, over which all metrics are
     missing: int  # responses without one
     accuracy_all: float | None  # of both
@@ -72,7 +72,7 @@ class MetricRow(Place):
     extra_forward_tokens_per_answer: float | None
     extra_requests_per_answer: float | None
     fit_seconds: float | None
-    trained_parameters: int | None
+    trained_parameters: float | None
     access: str | None
     accuracy: float | None
     ece: float | None
@@ -103,19 +103,16 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary(Place):
-    """One estimator over its seeds; every dict is by metric.
+class Summary(MetricRow):
+    """One estimator over its seeds: counts are sums, other numbers means; every dict is by metric.
 
-    `mean` and `spread` (the standard deviation) are over the seeds, `interval` is of the mean over
-    questions and, from three seeds on, over seeds; `mark` is explained in `significance.marks`.
+    `interval` is of the mean over questions and, from three seeds on, over seeds, `spread` the
+    standard deviation over the seeds; `p_calibrated` is of the answers of all seeds together, and
+    `mark` is explained in `significance.marks`.
     """
 
-    estimator: str
     seeds: Seeds
-    mean: dict[str, float | None]
     spread: dict[str, float | None]
-    interval: dict[str, Interval | None]
-    p_calibrated: float | None
     mark: dict[str, str | None]
     to_leader: dict[str, Gap | None]
 
@@ -309,7 +306,7 @@ class Discrimination(Sampled):
     wqd_interval: Interval | None
 
 
-SCHEMA_VERSION = 2  # 1: intervals of ECE and over seeds were others (decision 019)
+SCHEMA_VERSION = 3  # 2: summaries had only means; 1: intervals were others (decision 019)
 Parsed = TypeVar("Parsed")
 Row = TypeVar("Row")
 Key = TypeVar("Key", bound=Hashable)

@@ -191,10 +191,10 @@ def notes(report: Report) -> list[str]:
     """Return the report's notes, and one for every group in which confidences are missing."""
     lines = list(report.notes)
     for group in groups(report):
-        counts = {r.label: r.num_missing for r in group.rated if r.num_missing}
+        counts = {label(r.estimator): r.missing for r in group.rated if r.missing}
         if not counts:
             continue
-        total = max(r.num_answers + r.num_missing for r in group.rated)
+        total = max(r.n + r.missing for r in group.rated)
         same = len(counts) == len(group.rated) and len(set(counts.values())) == 1
         each = ", ".join(f"{name} {count}" for name, count in counts.items())
         who = f"{max(counts.values())} by any estimator" if same else each
@@ -210,7 +210,7 @@ def how_to_read(report: Report, *, spread: bool = True) -> list[str]:
     level = round(100 * report.evaluation["level"])
     bins = report.evaluation["bins"]
     tables = [group.rated for group in groups(report)]
-    seeds = max((len(r.rows) for rated in tables for r in rated), default=1)
+    seeds = max((len(r.seeds) for rated in tables for r in rated), default=1)
     over = "questions"
     if seeds >= SEEDS_FOR_SPREAD:
         over += f" and (where there are {SEEDS_FOR_SPREAD} or more) seeds"

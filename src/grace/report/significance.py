@@ -101,12 +101,6 @@ class Trials:
             self._estimates[key] = estimated(draws_S, seed)
         return self._estimates[key]
 
-    def spread(self, results: Sequence[EstimatorResult], metric: str) -> float:
-        """Return the standard deviation of a metric over the seeds, nan below two."""
-        draws_S = [self.draws(result)[metric][0] for result in results if result.answered()]
-        values = [np.abs(d).sum() if d.ndim else d for d in draws_S if not np.isnan(d).any()]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
     def p_calibrated(self, results: Sequence[EstimatorResult]) -> float | None:
         """Test the confidences of all seeds together for calibration; None without any."""
         names = {result.key: _questions(result) for result in results}

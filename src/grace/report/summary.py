@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from statistics import stdev
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from grace import __version__
 from grace.errors import UserInputError
 from grace.metrics import (
     METRICS,
+    Bar,
     Calibration,
     Estimate,
     calibration,
@@ -26,6 +28,7 @@ from grace.metrics import (
 from grace.metrics.resampling import LEVEL
 from grace.report.inputs import (
     EstimatorResult,
+    Key,
     Replay,
     ReportInput,
     Traced,
@@ -75,6 +78,10 @@ UNMEASURED = {
     "reliability": (),
 }
 
+SPREAD = (*METRICS, "brier_calibration", "brier_refinement", "wqd")
+MEANS = ("accuracy_all", *SPREAD, "slope", "offset", *(c.key for c in COSTS if c.key != "access"))
+"""What a summary has the mean of, and of its metrics the spread over seeds."""
+
 Place = tuple[str, str, str]
 """A test task, a training task and a backbone."""
 
@@ -88,14 +95,16 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
         raise UserInputError(f"report {data.name!r} has no results; score an estimator first")
     trials = Trials(data.results, bins=bins, resamples=resamples, seed=seed)
     groups = grouped(data.results)
+    ordered = sorted(data.results, key=lambda result: result.key)
+    row_of = {result.key: metric_row(result, trials, bins) for result in ordered}
     report = Report(
         schema_version=SCHEMA_VERSION,
         name=data.name,
         created=data.created,
         grace_version=__version__,
         hardware=data.hardware,
-        rows=tuple(_row(r, trials, bins) for r in sorted(data.results, key=lambda r: r.key)),
-        summaries=tuple(summaries(trials, groups)),
+        rows=tuple(row_of.values()),
+        summaries=tuple(summaries(trials, groups, row_of)),
         transfer=tuple(transfers(trials, groups)),
         **replay_rows(data.replays),
         targets=tuple(data.targets),
@@ -110,7 +119,8 @@ def summarize(data: ReportInput, *, bins: int = 10, resamples: int = 1000, seed:
     return from_json(Report, to_json(report))
 
 
-def _row(result: EstimatorResult, trials: Trials, bins: int) -> MetricRow:
+def metric_row(result: EstimatorResult, trials: Trials, bins: int) -> MetricRow:
+    """Compute the row of one estimator for one seed."""
     at = result.answered()
     shared = ("task", "train_task", "backbone", "estimator", "seed", *(cost.key for cost in COSTS))
     return MetricRow(
@@ -169,13 +179,15 @@ def _seed_notes(groups: dict[Place, Group]) -> Iterator[str]:
             yield f"{task}: all {count} seeds have the same test questions. {what}"
 
 
-def summaries(trials: Trials, groups: dict[Place, Group]) -> Iterator[Summary]:
+def summaries(
+    trials: Trials, groups: dict[Place, Group], row_of: Mapping[Key, MetricRow]
+) -> Iterator[Summary]:
     """Yield a row per estimator over its seeds, with its rank in its group."""
-    for place, group in groups.items():
-        yield from _summaries(trials, place, group)
+    for group in groups.values():
+        yield from _summaries(trials, group, row_of)
 
 
-def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
+def _summaries(trials: Trials, group: Group, row_of: Mapping[Key, MetricRow]) -> Iterator[Summary]:
     @functools.cache
     def paired(a: str, b: str) -> dict[str, Paired]:
         return trials.paired(group[a], group[b])
@@ -191,11 +203,8 @@ def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
         first[m] = leader(means, better, compare_by(m))
     for name, results in group.items():
         yield Summary(
-            **_about(place),
-            estimator=name,
+            **_over_seeds([row_of[result.key] for result in results]),
             seeds=tuple(result.seed for result in results),
-            mean={m: estimates[m][name].value for m in BOOTSTRAPPED},
-            spread={m: trials.spread(results, m) for m in BOOTSTRAPPED},
             interval={m: or_none(estimates[m][name]) for m in BOOTSTRAPPED},
             p_calibrated=trials.p_calibrated(results),
             mark={m: marked[m].get(name) for m in COMPARED},
@@ -206,6 +215,46 @@ def _summaries(trials: Trials, place: Place, group: Group) -> Iterator[Summary]:
                 for m, top in first.items()
             },
         )
+
+
+def _over_seeds(rows: Sequence[MetricRow]) -> dict[str, Any]:
+    """Return the fields of one estimator's rows that are sums, means or the same over its seeds."""
+    first, rated = rows[0], [row for row in rows if row.n]
+    values = {name: [v for row in rows if _is_known(v := getattr(row, name))] for name in MEANS}
+    return {
+        **{name: getattr(first, name) for name in ("task", "train_task", "backbone", "estimator")},
+        **{name: mean_of(known) for name, known in values.items()},
+        "spread": {m: stdev(values[m]) if len(values[m]) > 1 else None for m in SPREAD},
+        "seed": first.seed if len(rows) == 1 else None,
+        "n": sum(row.n for row in rows),
+        "missing": sum(row.missing for row in rows),
+        "access": next((row.access for row in rows if row.access), None),
+        "reliability": tuple(
+            _pooled(bars) for bars in zip(*(row.reliability for row in rated), strict=True)
+        ),
+        "histogram": _added([row.histogram for row in rated if row.histogram]),
+    }
+
+
+def _is_known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _pooled(bars: Sequence[Bar]) -> Bar:
+    """Return a bar of a reliability diagram for the answers of all seeds."""
+    n = sum(bar.n for bar in bars)
+    confidence, accuracy = (
+        sum(bar.n * (getattr(bar, name) or 0.0) for bar in bars) / n if n else None
+        for name in ("confidence", "accuracy")
+    )
+    return Bar(bars[0].low, bars[0].high, n, confidence, accuracy)
+
+
+def _added(histograms: Sequence[Histogram]) -> Histogram | None:
+    """Return the counts of all seeds together, None without answers."""
+    sides = [[getattr(one, side) for one in histograms] for side in ("right", "wrong")]
+    right, wrong = (tuple(map(sum, zip(*counts, strict=True))) for counts in sides)
+    return Histogram(right=right, wrong=wrong) if histograms else None
 
 
 def comparisons(trials: Trials, groups: dict[Place, Group]) -> Iterator[Comparison]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from grace.report.groups import (
     Group,
-    Rated,
     at_budget,
     comparisons,
     curves,
@@ -40,6 +39,7 @@ from grace.report.rows import (
     OpenInterval,
     Report,
     StrategyRow,
+    Summary,
     Transfer,
     mean_of,
 )
@@ -147,15 +147,16 @@ def number(value: float) -> str:
     return f"{value:.4g}" if value >= 100 else f"{value:.3g}"
 
 
-def shown(rated: Rated, column: Column) -> Cell:
+def shown(rated: Summary, column: Column) -> Cell:
     """Show a metric of an estimator with its mark and distance to the leader, or another number."""
     if column in COSTS:
         return cost(rated, column)
     if column in FITTED:
         return _fitted(rated, column.key)
     metric = column.key
-    cell = percent(rated.mean(metric), rated.interval(metric), rated.spread(metric))
-    mark, gap = rated.mark(metric), rated.gap(metric)
+    value = getattr(rated, metric)
+    cell = percent(value, rated.interval.get(metric), rated.spread[metric])
+    mark, gap = rated.mark.get(metric) or "", rated.to_leader.get(metric)
     meaning = [MARKS[mark]] if mark else []
     if gap:
         difference = points(metric, gap.difference, gap.interval).plain
@@ -163,16 +164,15 @@ def shown(rated: Rated, column: Column) -> Cell:
     return cell._replace(mark=mark, meaning="; ".join(meaning))
 
 
-def _fitted(rated: Rated, field: str) -> Cell:
+def _fitted(rated: Summary, field: str) -> Cell:
     """Show a slope, an offset or a p-value; that of several seeds is of all of them together."""
-    own = rated.summary.p_calibrated if field == "p_calibrated" else None
-    value = rated.mean(field) if own is None else own
+    value = getattr(rated, field)
     return Cell(NONE) if value is None else Cell(f"{value:.2f}", value=value)
 
 
-def cost(rated: Rated, column: Column) -> Cell:
+def cost(rated: Summary, column: Column) -> Cell:
     """Show a cost; access sorts from the least on."""
-    value = rated.cost(column.key)
+    value = getattr(rated, column.key)
     if value is None or isinstance(value, str):
         return Cell(value or NONE, value=ACCESS.index(value) if value else None)
     return Cell(number(value), value=value)
@@ -240,14 +240,14 @@ def overview(report: Report) -> Table | None:
         return None
 
     def mean(name: str, column: Column) -> Cell:
-        return percent(mean_of(task[name].mean(column.key) for task in tasks))
+        return percent(mean_of(getattr(task[name], column.key) for task in tasks))
 
     def tokens(name: str) -> Cell:
-        value = mean_of(task[name].cost("extra_forward_tokens_per_answer") for task in tasks)
+        value = mean_of(task[name].extra_forward_tokens_per_answer for task in tasks)
         return Cell(NONE) if value is None else _count(value)
 
     where = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else in_domain[0].title
-    counts = sorted({task[OURS].num_answers for task in tasks})
+    counts = sorted({task[OURS].n for task in tasks})
     ends = dict.fromkeys((counts[0], counts[-1]))
     return table_of(
         "In short",
@@ -267,9 +267,9 @@ def overview(report: Report) -> Table | None:
 def quality_table(group: Group, costs: Sequence[Column]) -> Table:
     """Show the quality and cost of every estimator, by family."""
 
-    def answers(rated: Rated) -> Cell:
-        missing = f"({rated.num_missing} missing)" if rated.num_missing else ""
-        return Cell(str(rated.num_answers), missing, value=rated.num_answers)
+    def answers(rated: Summary) -> Cell:
+        missing = f"({rated.missing} missing)" if rated.missing else ""
+        return Cell(str(rated.n), missing, value=rated.n)
 
     bars = {c.heading: partial(_with_bar, column=c, scale=_scale(group, c)) for c in MAIN}
     table = _estimators(group, costs, {"n": answers, **bars}, MAIN)
@@ -283,14 +283,14 @@ def quality_table(group: Group, costs: Sequence[Column]) -> Table:
 
 def detail_table(group: Group, costs: Sequence[Column] = ()) -> Table:
     """Show the further metrics that any estimator of a group has, and costs."""
-    metrics = [c for c in DETAIL if any(r.mean(c.key) is not None for r in group.rated)]
+    metrics = [c for c in DETAIL if any(getattr(r, c.key) is not None for r in group.rated)]
     return _estimators(group, (*metrics, *FITTED, *costs))
 
 
 def _estimators(
     group: Group,
     columns: Sequence[Column],
-    first: Mapping[str, Callable[[Rated], Cell]] = {},
+    first: Mapping[str, Callable[[Summary], Cell]] = {},
     explained: Sequence[Column] = (),
 ) -> Table:
     """Make a table with a row per estimator; `first` are columns before those of `columns`."""
@@ -298,7 +298,7 @@ def _estimators(
         f"More metrics on {group.title}",
         "",
         {
-            "Estimator": lambda rated: Cell(rated.label),
+            "Estimator": lambda rated: Cell(label(rated.estimator)),
             **first,
             **{c.heading: partial(shown, column=c) for c in columns},
         },
@@ -312,23 +312,23 @@ def _estimators(
 def _scale(group: Group, column: Column) -> tuple[float, float]:
     """Return the ends of a scale for the bars, which leaves out what is far worse than most."""
     metric = column.key
-    means = [(value, r) for r in group.rated if (value := r.mean(metric)) is not None]
+    means = [(value, r) for r in group.rated if (value := getattr(r, metric)) is not None]
     if not means:
         return 0.0, 1.0
     middle = statistics.median(value for value, _ in means)
     away = statistics.median(abs(value - middle) for value, _ in means) or 0.02
     near = [(v, r) for v, r in means if column.better * (v - middle) >= -FAR_OFF * away]
-    ends = [end for value, r in near for end in (value, *(r.interval(metric) or ()))]
+    ends = [end for value, r in near for end in (value, *(r.interval.get(metric) or ()))]
     low, high = min(ends), max(ends)
     return (low, high) if high > low else (low - 0.01, high + 0.01)
 
 
-def _with_bar(rated: Rated, column: Column, scale: tuple[float, float]) -> Cell:
+def _with_bar(rated: Summary, column: Column, scale: tuple[float, float]) -> Cell:
     """Show a metric with a bar, but for accuracy, which is the same for most."""
     cell = shown(rated, column)
     if cell.value is None or column.key == "accuracy":
         return cell
-    low, high = rated.interval(column.key) or (cell.value, cell.value)
+    low, high = rated.interval.get(column.key) or (cell.value, cell.value)
     at = [100 * (v - scale[0]) / (scale[1] - scale[0]) for v in (low, cell.value, high)]
     first, value, last = (min(max(place, 0.0), 100.0) for place in at)
     return cell._replace(bar=(first, value if 0 <= at[1] <= 100 else at[1], last))
@@ -345,7 +345,7 @@ def seed_table(group: Group) -> Table:
             "n": lambda row: _count(row.n),
             **{c.title: partial(measured_in, column=c) for c in MAIN},
         },
-        (row for rated in group.rated for row in rated.rows),
+        group.rows,
         texts=1,
     )
 
