@@ -10,16 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from grace.calibration import LogOdds
 from grace.cnf import log_odds
 from grace.errors import ModelError
-from grace.evidence import (
-    FEATURES,
-    LOWEST,
-    Evidence,
-    along,
-    confidence,
-    features,
-    reading,
-    sigmoid,
-)
+from grace.evidence import FEATURES, LOWEST, Evidence, along, confidence, features, reading, sigmoid
 from grace.evidence.trace import TRACE_FEATURES
 from grace.methods.grace.fit import fit_evidence
 from grace.model.recalibrating import parts

@@ -235,9 +235,7 @@ def rate(fit, states, ends, phi):
     return np.array(
         [
             fit.evidence.rate(
-                read[0][n],
-                phi[n],
-                Near(away_SN[at, n], at, read[1 + at][n] if known.own else None),
+                read[0][n], phi[n], Near(away_SN[at, n], at, read[1 + at][n] if known.own else None)
             )
             for n, at in enumerate(away_SN.argmin(0))
         ]

@@ -235,10 +235,7 @@ def test_every_field_of_a_result_is_documented(type_: Any):
         (lambda m: m.vote("A?", strategy="p_true-sc"), "confidences of 'p_true'"),
         (lambda m: m.vote("A?", strategy="oracle"), "unknown strategy 'oracle'"),
         (lambda m: m.ask("A?", threshold=-0.5), "threshold is -0.5"),
-        (
-            lambda m: m.ask("A?", threshold=1.5),
-            "1.5; give a confidence between 0 and 1",
-        ),
+        (lambda m: m.ask("A?", threshold=1.5), "1.5; give a confidence between 0 and 1"),
         (lambda m: m.vote("A?", threshold=1.5), "threshold is 1.5"),
         (lambda m: m.score(["A?"], []), "1 prompts but 0 responses"),
         (lambda m: m.score("A?", "a"), "lists"),

@@ -12,16 +12,7 @@ from grace.cnf import HeadShape, add_cnf, set_rows
 from grace.engines import LAST, Features, Sampling
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
-from grace.evidence import (
-    FEATURES,
-    Evidence,
-    Running,
-    along,
-    clipped,
-    confidence,
-    sigmoid,
-    traced,
-)
+from grace.evidence import FEATURES, Evidence, Running, along, clipped, confidence, sigmoid, traced
 from grace.evidence.trace import TRACE_FEATURES, Trace, features_at
 from grace.methods.grace.fit import Steps, fit_readout
 from grace.methods.grace.trace import STEPS, draw_steps, fit_trace

@@ -14,7 +14,7 @@ import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
 from grace.engines.local import graphs
-from grace.engines.local.forward import Forward
+from grace.engines.local.forward import Forward, Unread
 from grace.engines.local.layers import PromptEnds, mlp_output
 from grace.engines.local.sampling import SampleRequest
 from grace.engines.transformers import TransformersEngine
@@ -49,8 +49,7 @@ def assert_same(one: Any, other: Any, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lead"),
-    [*((name, 24 * (place % 2)) for place, name in enumerate(KINDS))],
+    ("name", "lead"), [*((name, 24 * (place % 2)) for place, name in enumerate(KINDS))]
 )
 def test_every_row_is_what_it_is_alone_whatever_rows_come_and_go(name: str, lead: int) -> None:
     engine = engine_of(name, batch_size=3)
@@ -222,7 +221,7 @@ def test_a_step_in_places_stays_on_the_device_of_the_model(own: bool) -> None:
     ends = PromptEnds(1, *torch.zeros(2, 2, size, device=meta), rows) if own else None
     forward = Forward(model, (1, 2, 3, 4), None, ends)
     ids_1L = torch.arange(6, device=meta)[None]
-    _, cache = forward(ids_1L, None, ids_1L, cache=forward.empty_cache(), use_cache=True)
+    _, cache = forward(Unread(ids_1L, None, ids_1L, forward.empty_cache()))
     near_1X = forward.near([1])[:, -1]
     places = graphs.Places(forward, 2, 8, meta)
     places._copy(cache, ids_1L[0, :1], ids_1L[0, :1], ids_1L[0, -1:])
@@ -301,8 +300,7 @@ def test_the_cache_is_as_wide_as_the_longest_row_that_is_left() -> None:
     engine = engine_of("llama_tied", batch_size=4)
     widths: list[int] = []
     engine.model.register_forward_pre_hook(
-        lambda _, args, options: widths.append(options["cache"].get_seq_length()),
-        with_kwargs=True,
+        lambda _, args, options: widths.append(options["cache"].get_seq_length()), with_kwargs=True
     )
     one = dataclasses.replace(SAMPLING, num_samples=1, max_new_tokens=30)
     list(engine.generate([[5, 6, 7, 8]] * 60, one, keys=[str(n) for n in range(60)]))

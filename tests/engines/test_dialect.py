@@ -14,12 +14,7 @@ import pytest
 
 from grace.cnf import Readout
 from grace.engines import Sampling
-from grace.engines.http.dialect import (
-    Request,
-    prompt_logprobs,
-    read_steps,
-    sample_body,
-)
+from grace.engines.http.remote import Request, prompt_logprobs, read_steps, sample_body
 from grace.engines.http.upstream import Upstream, UpstreamError
 from grace.engines.reading import Reader
 

@@ -16,10 +16,7 @@ from grace.evidence import Evidence, confidence
 from grace.records import is_whole
 
 EVIDENCE = Evidence(
-    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 0.6, 1.2),
-    (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.6, 0.5),
-    0.7,
-    0.8,
+    (2.0, 0.5, 0.1, -0.4, 1.5, 0.8, 0.6, 1.2), (-0.3, -0.9, -2.0, 0.7, 0.4, 0.6, 0.6, 0.5), 0.7, 0.8
 )
 SAMPLED = Sampling(max_new_tokens=12, temperature=1.0, num_samples=4, seed=5)
 
@@ -89,12 +86,6 @@ def test_c_with_evidence_follows_from_c_without(answered):
         odds **= EVIDENCE.slope
         c = odds / (1 + odds)
         assert ours.confidence == pytest.approx(c, abs=1e-5)
-
-
-def test_the_trace_ends_with_the_confidence_where_c_is_read_for_free(answered):
-    engine, _, rows = answered
-    if engine.read_at == "predict":
-        assert all(got.trace[-1] == got.confidence for _, got, _ in rows)
 
 
 def test_a_linear_read_out_changes_no_token_and_no_probability(tiny):

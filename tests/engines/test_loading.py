@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import tiny_models
 from grace.cnf import Readout, add_cnf, find_readout
 from grace.engines import Sampling
+from grace.engines.local.forward import Unread
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -76,7 +77,7 @@ def test_half_precision_keeps_the_adapter_apart_and_the_head_in_float32(tiny, tm
     half = TransformersEngine.load(base, adapter=adapter, dtype="bfloat16")
     rows = [p for n, p in half.model.named_parameters() if "trainable_tokens_delta" in n]
     assert rows and all(p.dtype == torch.float32 for p in rows)
-    logits, _ = half.forward(torch.tensor([PROMPTS[0]]), None, torch.arange(4)[None])
+    logits, _ = half.forward(Unread(torch.tensor([PROMPTS[0]]), None, torch.arange(4)[None]))
     assert (logits.bfloat16().float() != logits).any(), "the logits were rounded to bfloat16"
     assert half.confidences(PROMPTS, RESPONSES) == pytest.approx(exact, abs=0.08)
     [(_, [got]), *_] = half.generate(PROMPTS, Sampling(max_new_tokens=4))

@@ -30,10 +30,7 @@ LENGTH = 24
 
 
 EVIDENCE = Evidence(
-    (0.5, -0.2, 0.1, 0.3, 0.4, 0.2, 0.6, 1.2),
-    (-1.0, -2.0, -3.0, 1.0, 0.2, 0.5, 0.6, 0.5),
-    0.1,
-    0.8,
+    (0.5, -0.2, 0.1, 0.3, 0.4, 0.2, 0.6, 1.2), (-1.0, -2.0, -3.0, 1.0, 0.2, 0.5, 0.6, 0.5), 0.1, 0.8
 )
 
 
@@ -313,7 +310,3 @@ def _until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-THINKS = "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
-THINKS += "{{ messages[0].content }}"

@@ -13,7 +13,7 @@ from grace.cnf import add_cnf, count_rows, without
 from grace.config import PaperSettings
 from grace.engines import Known
 from grace.engines import transformers as engine_module
-from grace.engines.local.forward import Forward, head_shape
+from grace.engines.local.forward import Forward, Unread, head_shape
 from grace.engines.local.loading import head_in_float32
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
@@ -61,9 +61,9 @@ def test_a_logit_is_the_product_of_row_and_state_times_the_scale(family: str, ha
         head_in_float32(model)
     shape = head_shape(model, 300)
     assert shape.scale == (scale if family in NAMED else pytest.approx(scale, rel=1e-6))
-    forward, place = Forward(model), torch.arange(4)[None]
-    logits, _ = forward(IDS, None, place, keep=4)
-    products = forward.states(IDS, None, place).float() @ model.lm_head.weight.float().T
+    forward, unread = Forward(model), Unread(IDS, None, torch.arange(4)[None])
+    logits, _ = forward(unread, keep=4)
+    products = forward.states(unread).float() @ model.lm_head.weight.float().T
     wanted = shape.scale * products
     if shape.capped:
         wanted = 20 * (wanted / 20).tanh()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from slow_engine import choose, probabilities
+from slow_engine import assert_naive, by_hand, probabilities
 
 import tiny_models
 from grace.chat import encode_chat, encode_text
-from grace.cnf import TIE, TOKENS, add_cnf
+from grace.cnf import TOKENS, add_cnf
 from grace.engines import Sampling
-from grace.engines.local.sampling import uniforms
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.evidence import Evidence
@@ -43,33 +42,6 @@ def generate(engine, prompts, sampling):
     return [results[i] for i in range(len(prompts))]
 
 
-def by_hand(engine, ids):
-    """c as the definitions say, from the probabilities after some token ids."""
-    p = probabilities(engine, ids)[list(engine.readout.ids)]
-    if len(p) == 1:
-        return p[0]
-    interval = int(np.flatnonzero(p >= p.max() * (1 - TIE))[0])
-    return (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)[interval]
-
-
-def naive(engine, prompt, key, sample, sampling):
-    """One response by full forwards over the unpadded sequence, in float64 numpy."""
-    draws = uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
-    tokens, logprobs, trace = [], [], []
-    for step in range(sampling.max_new_tokens):
-        trace.append(by_hand(engine, [*prompt, *tokens]))
-        p = probabilities(engine, [*prompt, *tokens])
-        if engine.read_at == "prompt":
-            p[list(engine.readout.ids)] = 0
-            p /= p.sum()
-        token = choose(p, sampling, draws[step])
-        if token in engine.reader.stops:
-            return tokens, logprobs, trace, float(np.log(p[list(engine.reader.stops)].sum()))
-        tokens.append(token)
-        logprobs.append(float(np.log(p[token])))
-    return tokens, logprobs, trace, None
-
-
 @pytest.mark.parametrize(
     ("tiny", "sampling"),
     [("llama_untied", GREEDY), ("qwen2", NUCLEUS)],
@@ -82,16 +54,7 @@ def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(
 ):
     engine = engine_of(tiny, head, read_at)
     prompts = tiny_models.prompts(engine.tokenizer, 4)
-    for i, generations in enumerate(generate(engine, prompts, sampling)):
-        for sample, got in enumerate(generations):
-            tokens, logprobs, trace, end = naive(engine, prompts[i], str(i), sample, sampling)
-            assert list(got.token_ids) == tokens
-            assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
-            assert got.trace == pytest.approx(trace, abs=CLOSE)
-            assert got.end_logprob == pytest.approx(end, abs=CLOSE)
-            read = trace[0] if read_at == "prompt" else trace[-1]
-            rated = end is not None and got.text.strip()
-            assert got.confidence == (pytest.approx(read, abs=CLOSE) if rated else None)
+    assert_naive(engine, prompts, generate(engine, prompts, sampling), sampling, CLOSE)
 
 
 @architectures
@@ -194,8 +157,6 @@ def test_readings_that_make_no_sense_are_refused(tiny):
     model, tokenizer = tiny
     add_cnf(model, tokenizer)
     evidence = Evidence((0.0,) * 8, (0.0,) * 8)
-    with pytest.raises(ModelError, match="use predict, feed or prompt"):
-        TransformersEngine(model, tokenizer, "here")
     with pytest.raises(ModelError, match="evidence needs a response"):
         TransformersEngine(model, tokenizer, "prompt", evidence=evidence)
     model, tokenizer = tiny_models.model("llama_tied"), tiny_models.tokenizer()

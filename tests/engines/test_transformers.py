@@ -6,14 +6,14 @@ import logging
 import numpy as np
 import pytest
 import torch
-from slow_engine import choose, probabilities
+from slow_engine import assert_naive
 
 import tiny_models
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local import decoding
 from grace.engines.local.forward import left_pad
-from grace.engines.local.sampling import _draw, uniforms
+from grace.engines.local.sampling import _draw
 from grace.engines.transformers import TransformersEngine
 from grace.errors import DataError, ModelError
 from grace.records import is_whole
@@ -61,26 +61,6 @@ def assert_same(left, right, tolerance=CLOSE):
             assert a.confidence == pytest.approx(b.confidence, abs=tolerance)
 
 
-def naive(engine, prompt, key, sample, sampling):
-    """One response by full forwards over the unpadded sequence, in float64 numpy."""
-    draws = uniforms(sampling.seed, [key], range(sample, sample + 1), 64)[0]
-    tokens, logprobs, trace = [], [], []
-
-    for step in range(sampling.max_new_tokens):
-        p = probabilities(engine, [*prompt, *tokens])
-        trace.append(p[engine.reader.cnf])
-        token = choose(p, sampling, draws[step])
-        if token in engine.reader.stops:
-            c = trace[-1]
-            if engine.read_at == "feed":
-                c = probabilities(engine, [*prompt, *tokens, engine.reader.cnf])[engine.reader.cnf]
-            end = float(np.log(p[list(engine.reader.stops)].sum()))
-            return tokens, logprobs, trace, end, c
-        tokens.append(token)
-        logprobs.append(np.log(p[token]))
-    return tokens, logprobs, trace, None, None
-
-
 @pytest.mark.parametrize(
     ("tiny", "read_at", "sampling"),
     [
@@ -93,14 +73,7 @@ def naive(engine, prompt, key, sample, sampling):
 def test_generation_equals_a_naive_loop_without_cache_padding_or_batch(tiny, read_at, sampling):
     engine = engine_of(tiny, read_at)
     prompts = tiny_models.prompts(engine.tokenizer, 4)
-    for i, generations in enumerate(generate(engine, prompts, sampling)):
-        for sample, got in enumerate(generations):
-            tokens, logprobs, trace, end, c = naive(engine, prompts[i], str(i), sample, sampling)
-            assert list(got.token_ids) == tokens
-            assert got.logprobs == pytest.approx(logprobs, abs=CLOSE)
-            assert got.trace == pytest.approx(trace, abs=CLOSE)
-            assert got.end_logprob == pytest.approx(end, abs=CLOSE)
-            assert got.confidence == pytest.approx(c if got.text.strip() else None, abs=CLOSE)
+    assert_naive(engine, prompts, generate(engine, prompts, sampling), sampling, CLOSE)
 
 
 @pytest.mark.parametrize("tiny", tiny_models.HYBRIDS, indirect=True)
@@ -109,13 +82,7 @@ def test_a_memory_that_runs_along_the_sequence_stays_with_its_row(tiny):
     prompts = tiny_models.prompts(engine.tokenizer, 4)
     made = generate(engine, prompts, SAMPLED)
     assert len({len(one.token_ids) for several in made for one in several}) > 2  # some end early
-    for i, several in enumerate(made):
-        for sample, got in enumerate(several):
-            tokens, logprobs, trace, _, c = naive(engine, prompts[i], str(i), sample, SAMPLED)
-            assert list(got.token_ids) == tokens
-            assert got.logprobs == pytest.approx(logprobs, abs=1e-4)
-            assert got.trace == pytest.approx(trace, abs=1e-4)
-            assert got.confidence == pytest.approx(c if got.text.strip() else None, abs=1e-4)
+    assert_naive(engine, prompts, made, SAMPLED, 1e-4)
     answers = [list(several[0].token_ids) or [7] for several in made]
     together = engine.features(prompts, answers)
     alone = [engine.features([p], [a]) for p, a in zip(prompts, answers, strict=True)]
@@ -187,21 +154,6 @@ def test_features_equal_a_naive_pooling_of_the_last_hidden_states(tiny):
     assert engine.features([], []).mean_ND.shape[0] == 0
 
 
-def test_c_is_the_raw_full_softmax_whatever_temperature_and_top_p(tiny):
-    engine = engine_of(tiny)
-    prompts = tiny_models.prompts(engine.tokenizer, 8)
-    for temperature, top_p in ((0.3, 1.0), (2.0, 0.5)):
-        sampling = dataclasses.replace(SAMPLED, temperature=temperature, top_p=top_p)
-        contexts, generations = pairs(prompts, generate(engine, prompts, sampling))
-        for context, got in zip(contexts, generations, strict=True):
-            with torch.inference_mode():
-                ids = torch.tensor([[*context, *got.token_ids]])
-                p = engine.model(ids).logits[0].softmax(-1)
-            expected = p[len(context) - 1 :, engine.reader.cnf].tolist()
-            assert got.trace == pytest.approx(expected, abs=CLOSE)
-            assert got.confidence == got.trace[-1]
-
-
 def test_the_token_never_shows_in_text_or_ids(tiny):
     engine = engine_of(tiny)
     with torch.no_grad():  # <CNF> takes nearly all of the mass of ending
@@ -211,30 +163,6 @@ def test_the_token_never_shows_in_text_or_ids(tiny):
         for got in generations:
             assert not set(engine.reader.stops) & set(got.token_ids)
             assert "<CNF>" not in got.text and tiny_models.EOS not in got.text
-
-
-@pytest.mark.parametrize("read_at", ["predict", "feed"])
-def test_samples_from_one_prefill_equal_separate_calls(tiny, read_at):
-    engine = engine_of(tiny, read_at)
-    prompts = tiny_models.prompts(engine.tokenizer, 4)
-    together = generate(engine, prompts, SAMPLED, keys=list("abcd"))
-    for sample in range(4):
-        one = dataclasses.replace(SAMPLED, num_samples=1, first_sample=sample)
-        for i, prompt in enumerate(prompts):
-            alone = generate(engine, [prompt], one, keys=["abcd"[i]])
-            assert_same([[together[i][sample]]], alone)
-
-
-def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(tiny):
-    engine = engine_of(tiny)
-    prompts = tiny_models.prompts(engine.tokenizer, 8)
-    keys = [f"q{i}" for i in range(8)]
-    forwards = generate(engine, prompts, SAMPLED, keys)
-    backwards = generate(engine, prompts[::-1], SAMPLED, keys[::-1])
-    assert_same(forwards, backwards[::-1])
-    engine.batch_size = 2  # also splits the samples of one prompt
-    later = dataclasses.replace(SAMPLED, num_samples=3, first_sample=1)
-    assert_same([samples[1:] for samples in forwards], generate(engine, prompts, later, keys))
 
 
 def test_different_seeds_keys_and_samples_differ_and_equal_ones_repeat(tiny):
@@ -432,10 +360,10 @@ def limit_rows(monkeypatch, rows, error):
     call, decoded = decoding.Forward.__call__, decoding.Forward._decoded
 
     def limited(method):
-        def wrapper(self, ids, *args, **kwargs):
-            if len(ids) > rows:
+        def wrapper(self, unread, **options):
+            if len(unread.ids_BC) > rows:
                 raise error
-            return method(self, ids, *args, **kwargs)
+            return method(self, unread, **options)
 
         return wrapper
 
@@ -496,9 +424,9 @@ def test_the_prompt_is_prefilled_once_for_all_its_samples(tiny, monkeypatch):
     shapes = []
     call = decoding.Forward.__call__
 
-    def recorded(self, ids, *args, **kwargs):
-        shapes.append(tuple(ids.shape))
-        return call(self, ids, *args, **kwargs)
+    def recorded(self, unread, **options):
+        shapes.append(tuple(unread.ids_BC.shape))
+        return call(self, unread, **options)
 
     monkeypatch.setattr(decoding.Forward, "__call__", recorded)
     prompts = [[5] * 30, [6] * 20]

@@ -15,10 +15,7 @@ from grace.engines.base import load_engine
 from grace.errors import ModelError
 from grace.records import is_whole
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.filterwarnings("default"),
-]
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 SMALL: dict[str, Any] = {"enforce_eager": True, "max_model_len": 256, "max_num_seqs": 8}
 GREEDY = Sampling(max_new_tokens=24)
 SAMPLED = Sampling(4, 0.8, max_new_tokens=24, seed=7)

@@ -18,7 +18,7 @@ from grace.engines import Sampling
 from grace.engines.reading import named_ends
 from grace.engines.transformers import TransformersEngine
 from grace.errors import ConfigError, GraceError, ModelError
-from grace.evidence import FEATURES, Evidence, confidence, reading
+from grace.evidence import Evidence, confidence, reading
 from grace.export import export_model
 from made_up_evidence import EVIDENCE
 from tiny_lora import Trained, write
@@ -258,17 +258,3 @@ def test_a_directory_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     foreign.mkdir()
     with pytest.raises(ModelError, match="train again"):
         export_model(foreign, foreign, str(made.base), tmp_path / "out")
-
-
-def test_evidence_from_plain_numbers_equals_that_of_the_engine(tmp_path: Path) -> None:
-    assert len(FEATURES) == 8
-    made = train("llama_untied", tmp_path)
-    bare = TransformersEngine(made.engine.model, made.engine.tokenizer)
-    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
-        ((logprobs, end),) = bare.logprobs([prompt], [response])
-        (plain,) = bare.confidences([prompt], [response])
-        (shifted,) = made.engine.confidences([prompt], [response])
-        odds = [(reading(np.log(plain)),)]
-        end = np.log(np.exp(end) - plain) - np.log1p(-plain)  # of EOS, without <CNF>
-        assert confidence(odds, logprobs, end) == pytest.approx(plain, abs=1e-6)
-        assert confidence(odds, logprobs, end, EVIDENCE) == pytest.approx(shifted, abs=1e-5)

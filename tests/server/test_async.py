@@ -1,4 +1,4 @@
-"""Many questions in flight from one event loop, at a server or in front of an upstream."""
+"""Many questions in flight from one event loop, in front of an upstream."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import openai
 import pytest
-from live_server import NAME, Live
+from live_server import Live
 
 from fake_upstream import Behaviour, Server
 from grace.errors import ModelError
@@ -34,30 +33,6 @@ async def until(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
-
-
-def test_a_client_with_many_in_flight_gets_the_answers_of_single_calls(live: Live):
-    client = openai.AsyncOpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
-
-    async def ask(question: str) -> tuple[str, float]:
-        said = await client.chat.completions.create(
-            model=NAME,
-            temperature=0,
-            messages=[{"role": "user", "content": question}],
-        )
-        (choice,) = said.choices
-        return (choice.message.content or "").strip(), choice.confidence  # type: ignore[attr-defined]
-
-    async def main() -> list[tuple[str, float]]:
-        async with client:
-            return await asyncio.gather(*map(ask, QUESTIONS))
-
-    found = asyncio.run(main())
-    replies = live.model.ask(QUESTIONS)
-    assert [text for text, _ in found] == [reply.text for reply in replies]
-    assert [c for _, c in found] == [
-        reply.confidence and pytest.approx(reply.confidence, abs=1e-5) for reply in replies
-    ]
 
 
 def test_a_server_that_computes_c_itself_is_no_upstream(live: Live, finished: Path):

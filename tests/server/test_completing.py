@@ -23,14 +23,7 @@ from grace.engines.transformers import TransformersEngine
 from grace.errors import ModelError
 from grace.server.counters import Counters
 from grace.server.jobs.backends import draw
-from grace.server.jobs.completion import (
-    Completion,
-    CompletionParams,
-    Ended,
-    Piece,
-    Stops,
-    name_of,
-)
+from grace.server.jobs.completion import Completion, CompletionParams, Ended, Piece, Stops, name_of
 from grace.server.jobs.queue import Finished, Together
 from grace.server.replies import Answer, Envelope, Writer
 from made_up_evidence import EVIDENCE
@@ -183,11 +176,6 @@ def test_evidence_costs_the_same_at_every_token(monkeypatch: pytest.MonkeyPatch)
     for _ in range(300):
         choice.add(StepResult(0, 5, -0.5, (0.5,), -1.0, False), ())
     assert len(looked_at) == 600  # the token and the end of each step
-
-
-def test_a_prompt_beyond_the_context_is_refused() -> None:
-    with pytest.raises(ModelError, match="context is 256"):
-        make().batch([SampleRequest([[5] * 250], SAMPLING, ["0"])])
 
 
 def test_running_out_of_memory_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,17 +44,6 @@ def ask(live: Live, grace: Any, **options: Any) -> Any:
     return client.chat.completions.create(model=NAME, messages=USER, extra_body=extra, **options)
 
 
-def test_greedy_answers_and_confidences_are_those_of_the_model(
-    proxy: Live, tiny_model: Model
-) -> None:
-    for question in QUESTIONS:
-        (choice,) = chat(proxy, question).choices
-        reply = tiny_model.ask(question)
-        assert choice.message.content == reply.text
-        assert choice.finish_reason == reply.finish_reason
-        assert choice.confidence == pytest.approx(reply.confidence, abs=1e-5)
-
-
 def test_an_upstream_that_ends_at_once_gives_no_confidence(
     upstream: Server, proxy: Live, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:

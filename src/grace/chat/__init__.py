@@ -157,7 +157,6 @@ def _space_after(text: str) -> str:
 
 
 def _render(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """Return the text of a chat."""
     chat = [dict(message) for message in messages]
     try:
         text: str = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
@@ -205,11 +204,7 @@ def _refuse_dropping(tokenizer: Any, marked: Sequence[Message], skeleton: str) -
 
 
 def _harmless(
-    tokenizer: Any,
-    plain: PlainTokenizer,
-    messages: Sequence[Message],
-    rendered: str,
-    skeleton: str,
+    tokenizer: Any, plain: PlainTokenizer, messages: Sequence[Message], rendered: str, skeleton: str
 ) -> list[int]:
     """Return the ids of a rendered chat, empty unless all special ones are the template's own.
 

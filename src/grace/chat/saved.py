@@ -94,7 +94,6 @@ def _text(token: Any) -> str:
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
-    """Return the template of chat_template.jinja, or of the configuration if there is no file."""
     file = folder / "chat_template.jinja"
     template = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
     if isinstance(template, list):

@@ -45,6 +45,11 @@ class Sampling:
     seed: int = 0
     first_sample: int = 0
 
+    @property
+    def numbers(self) -> range:
+        """The numbers of the samples of a prompt."""
+        return range(self.first_sample, self.first_sample + self.num_samples)
+
     def __post_init__(self) -> None:
         if self.temperature < GREEDY_BELOW:  # dividing logits by it would overflow
             object.__setattr__(self, "temperature", 0.0)

@@ -18,12 +18,11 @@ from typing import Any, ClassVar, TypeVar
 
 from grace.chat import with_date, with_thinking
 from grace.chat.saved import SavedTokenizer
-from grace.engines import Capability, Ids, Opening, Sampling
+from grace.engines import Capability, Ids, Opening, Sampling, seed_from
 from grace.engines.base import SampleStream, StepEngine
 from grace.engines.http.background import Background, Calls, as_finished, in_order
-from grace.engines.http.dialect import Request
 from grace.engines.http.probing import probe
-from grace.engines.http.remote import Remote, Served, seed_of
+from grace.engines.http.remote import Remote, Request, Served
 from grace.engines.http.upstream import Upstream, UpstreamError
 from grace.engines.reading import Reader, Scored, named_ends, named_rows, stop_ids
 from grace.errors import ConfigError, ModelError
@@ -44,7 +43,7 @@ class RemoteStream(SampleStream):
             yield from running
 
     async def _sample(self, number: int) -> tuple[int, Response]:
-        seed = seed_of(self._sampling, self._key, number)
+        seed = seed_from(self._sampling.seed, number, self._key)
         request = Request(self._prompt, self._sampling, seed, stream=True)
         return number, await self._engine.remote.generation(request, self._count)
 
@@ -175,10 +174,9 @@ class OpenAIEngine(StepEngine):
 
     async def _drawn(self, prompt: Ids, key: str, sampling: Sampling) -> list[Response]:
         """Return all samples of a prompt, a request each."""
-        first = sampling.first_sample
         work = (
-            self.remote.generation(Request(prompt, sampling, seed_of(sampling, key, number)))
-            for number in range(first, first + sampling.num_samples)
+            self.remote.generation(Request(prompt, sampling, seed_from(sampling.seed, number, key)))
+            for number in sampling.numbers
         )
         async with aclosing(in_order(work, sampling.num_samples)) as arriving:
             return [generation async for generation in arriving]

@@ -15,6 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from grace.answers.fields import fields_in
 from grace.chat import pieces
 from grace.cnf import TOKENS, Readout, find_readout
@@ -113,6 +115,11 @@ class Reader:
         return cls(readout, ends, read_at, Evidence.in_card(card))
 
     @property
+    def read(self) -> tuple[int, ...]:
+        """The ids that c is read from."""
+        return self.readout.ids if self.readout else ()
+
+    @property
     def cnf(self) -> int | None:
         """The id of `<CNF>`, None if there is none."""
         return self.readout.cnf if self.readout else None
@@ -136,25 +143,18 @@ class Reader:
     @property
     def stops(self) -> tuple[int, ...]:
         """The ids at which an engine must stop."""
-        return self.eos if self.readout is None or self.banned else (*self.eos, *self.readout.ids)
+        return self.eos if self.banned else (*self.eos, *self.read)
 
     @property
     def banned(self) -> tuple[int, ...]:
-        """The ids that are read and must never be drawn."""
-        if self.readout is None:
-            return ()
-        return self.readout.ids if self.at_prompt or not self.readout.ends else ()
+        """The ids that are read and must never be drawn: then given responses are read stepwise."""
+        drawn = self.readout is not None and self.readout.ends and not self.at_prompt
+        return () if drawn else self.read
 
     @property
     def requested(self) -> tuple[int, ...]:
         """The ids whose log-probabilities each step needs; of end tokens, the most probable."""
-        listed = self.eos[:LISTED_ENDS]
-        return listed if self.readout is None else (*listed, *self.readout.ids)
-
-    @property
-    def every_step(self) -> bool:
-        """Whether given responses are read at all steps: where tokens are never drawn, they are."""
-        return bool(self.banned)
+        return (*self.eos[:LISTED_ENDS], *self.read)
 
     def result(self, step: Step) -> StepResult:
         """Return the outcome of a step."""
@@ -170,7 +170,7 @@ class Reader:
 
     def end(self, step: Step) -> float:
         """Return the log-probability of ending at a step, in a model without the tokens read."""
-        return _end_logprob(step, self.eos, self.readout.ids if self.readout else ())
+        return _end_logprob(step, self.eos, self.read)
 
     def logprob(self, step: Step) -> float:
         """Return the log-probability of a step's token, without the ids that are never drawn."""
@@ -240,10 +240,7 @@ def _log_rest(listed: Mapping[int, float], absent: Iterable[int]) -> float:
 
 def log_sum(values: Sequence[float]) -> float:
     """Return the log of the sum of probabilities given as logs."""
-    top = max(values, default=-math.inf)
-    if top == -math.inf:
-        return top
-    return top + math.log(math.fsum(math.exp(value - top) for value in values))
+    return float(np.logaddexp.reduce(values))
 
 
 def log_of(probability: float) -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -128,17 +127,15 @@ class TransformersEngine(ModelEngine):
         prompt_ends: PromptEnds | None = None,
     ) -> None:
         readout = find_readout(tokenizer)
-        if read_at not in ("predict", "feed", "prompt"):
-            raise ModelError(f"read_at is {read_at!r}; use predict, feed or prompt")
+        read = readout.ids if readout else ()
         if readout and readout.cnf is None and (read_at == "feed" or evidence):
             raise ModelError("bin tokens are read without evidence, and at predict or prompt")
         if read_at == "prompt" and evidence:
             raise ModelError("evidence needs a response, so c cannot be read at the prompt with it")
-        eos = eos_ids(model, tokenizer, readout.ids if readout else (), stops)
+        eos = eos_ids(model, tokenizer, read, stops)
         self.reader = Reader(readout, eos, read_at, evidence)
         config = model.config.get_text_config()
         self.limit: int | None = getattr(config, "max_position_embeddings", None)
-        read = readout.ids if readout else ()
         self.model, self.forward = model.eval(), Forward(model, read, layer_rows, prompt_ends)
         self.tokenizer = tokenizer
         self.device: torch.device = model.get_input_embeddings().weight.device
@@ -202,11 +199,7 @@ class TransformersEngine(ModelEngine):
         )
 
     def generate(
-        self,
-        prompts: Sequence[Ids],
-        sampling: Sampling,
-        *,
-        keys: Sequence[str] | None = None,
+        self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Response]]]:
         """Yield (prompt index, its samples) as they finish, in the order of `plan`."""
         keys = keys if keys is not None else [str(i) for i in range(len(prompts))]
@@ -250,7 +243,6 @@ class TransformersEngine(ModelEngine):
         """Return samples to iterate over token by token; more may join (see `ContinuousBatch`)."""
         batch = self._batch(self.batch_size)
         for request in requests:
-            check_contexts(request.prompts, self.limit, request.sampling.max_new_tokens)
             batch.add(request)
         return batch
 
@@ -346,47 +338,54 @@ class TransformersEngine(ModelEngine):
 
     @torch.inference_mode()
     def _read(self, texts: Sequence[Ids], top: int) -> list[list[Read]]:
-        counts = [*map(len, texts)]
-        unread = begin(self.forward, texts, self.device, keep=max(counts))
-        rest_N = torch.tensor([token for ids in texts for token in (*ids[1:], 0)])
-        found: list[Read] = []
-        for logits_NV in self.forward.logits(unread, self._kept(counts), self._at_once):
-            if self.readout and self.reader.banned:
-                logits_NV[:, list(self.readout.ids)] = -torch.inf
-            logprobs_NV = numbers(logits_NV).log_softmax(-1)
-            next_N1 = rest_N[len(found) :][: len(logits_NV), None].to(logits_NV.device)
+        def take(logits_NV: Tensor, next_N: Tensor) -> list[Tensor]:
+            logits_NV[:, list(self.reader.banned)] = -torch.inf
+            logprobs_NV = logits_NV.log_softmax(-1)
             best = logprobs_NV.topk(min(top, logprobs_NV.shape[1]))
-            values = (logprobs_NV.gather(1, next_N1)[:, 0], best.indices, best.values)
-            listed = (value.tolist() for value in values)
-            found += [
-                Read(logprob, list(zip(*pairs, strict=True)))
-                for logprob, *pairs in zip(*listed, strict=True)
-            ]
-        ends = [*itertools.accumulate(counts)]
-        return [found[end - n : end - 1] for n, end in zip(counts, ends, strict=True)]
+            return [logprobs_NV.gather(1, next_N[:, None])[:, 0], best.indices, best.values]
 
-    def _kept(self, counts: Sequence[int]) -> Tensor:
-        """Return which of the last K columns are among as many last ones of each row, (B, K)."""
+        columns = self._at_positions(texts, [[*ids[1:], 0] for ids in texts], take)
+        rows = ((column[:-1].tolist() for column in one) for one in zip(*columns, strict=True))
+        return [
+            [Read(p, list(zip(*best, strict=True))) for p, *best in zip(*row, strict=True)]
+            for row in rows
+        ]
+
+    def _at_positions(
+        self,
+        texts: Sequence[Ids],
+        following: Sequence[Ids],
+        take: Callable[[Tensor, Tensor], list[Tensor]],
+        *,
+        few: bool = False,
+    ) -> list[Sequence[Tensor]]:
+        """Return what `take` makes of the logits before the tokens that follow, by text."""
+        counts = [*map(len, following)]
+        unread = begin(self.forward, texts, self.device, keep=max(counts))
         place_K = torch.arange(max(counts), 0, -1, device=self.device)
-        return place_K <= torch.tensor(counts, device=self.device)[:, None]
-
-    @property
-    def _at_once(self) -> int:
-        """The number of positions whose logits are read together."""
-        return max(1, LOGITS_AT_ONCE.get(self.device.type, 2**24) // count_rows(self.model))
+        kept_BK = place_K <= torch.tensor(counts, device=self.device)[:, None]
+        at_once = max(1, LOGITS_AT_ONCE.get(self.device.type, 2**24) // count_rows(self.model))
+        rest_N = torch.tensor([token for ids in following for token in ids], device=self.device)
+        parts: list[list[Tensor]] = []
+        every = self.forward.logits(unread, kept_BK, len(rest_N) if few else at_once, few=few)
+        for logits_NV in every:
+            next_N, rest_N = rest_N[: len(logits_NV)], rest_N[len(logits_NV) :]
+            parts.append(take(logits_NV, next_N.to(logits_NV.device)))
+        return [
+            torch.split(numbers(torch.cat(part)).cpu(), counts) for part in zip(*parts, strict=True)
+        ]
 
     @torch.inference_mode()
     def _last_logits(self, contexts: Sequence[Ids]) -> torch.Tensor:
         """Return float32 logits after each context, shape (B, V)."""
         unread = begin(self.forward, contexts, self.device, keep=1)
-        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
-        cached = unread.cache is not None
-        return numbers(self.forward(*columns, cache=unread.cache, use_cache=cached)[0][:, -1])
+        return numbers(self.forward(unread)[0][:, -1])
 
     def _scored(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known] = ()
     ) -> Generator[Scored, None, None]:
-        fed, few = self.reader.fed, self._reads_few(known)
+        fed, linear = self.reader.fed, self.readout is not None and self.readout.head == "linear"
+        few = bool(known) and linear and self.forward.reads_few  # logits of no other tokens count
         contexts = [[*p, *r, *fed] for p, r in zip(prompts, responses, strict=True)]
         check_contexts(contexts, self.limit, given=True)
         apart = few or self.forward.apart
@@ -398,35 +397,21 @@ class TransformersEngine(ModelEngine):
 
         yield from run_batches(self._group(contexts, keep=longest), run, contexts)
 
-    def _reads_few(self, known: Sequence[Known]) -> bool:
-        """Whether c takes no logits but those of the tokens that are read."""
-        linear = self.readout is not None and self.readout.head == "linear"
-        return bool(known) and linear and self.forward.reads_few
-
     @torch.inference_mode()
     def _score(
         self, contexts: Sequence[Ids], responses: Sequence[Ids], known: Sequence[Known]
     ) -> list[Scored]:
         """Score a batch: the states of all positions at once, the logits of a few at a time."""
-        extra = 1 + len(self.reader.fed)
-        counts = [len(response) + extra for response in responses]
-        unread = begin(self.forward, contexts, self.device, keep=max(counts))
-        padded = [token for response in responses for token in (*response, *[0] * extra)]
-        at_once, kept_BK = self._at_once, self._kept(counts)
-        parts: list[list[Tensor]] = []
-        rest_N = torch.tensor(padded, device=self.device)
-        every = self.forward.logits(
-            unread, kept_BK, len(padded) if known else at_once, few=bool(known)
-        )
-        for logits_NV in every:
-            if known and self.readout:
-                parts.append([self.readout.readings(logits_NV, logits_NV[:, 0])])
-                continue
-            next_N, rest_N = rest_N[: len(logits_NV)], rest_N[len(logits_NV) :]
-            parts.append(read_steps(logits_NV, next_N.to(logits_NV.device), self.reader))
-        *columns, readings = [
-            torch.split(numbers(torch.cat(part)).cpu(), counts) for part in zip(*parts, strict=True)
-        ]
+        readout, fed = self.readout, [0] * (1 + len(self.reader.fed))
+
+        def take(logits_NV: Tensor, next_N: Tensor) -> list[Tensor]:
+            if known and readout:
+                return [readout.readings(logits_NV, logits_NV[:, 0])]
+            return read_steps(logits_NV, next_N, self.reader)
+
+        following = [[*response, *fed] for response in responses]
+        *columns, readings = self._at_positions(contexts, following, take, few=bool(known))
+        counts = [*map(len, following)]
         near_BKX = self.forward.near(counts).cpu()
         read = [
             torch.cat([readings_KQ, near_KX[-count:]], dim=1).tolist() if self.readout else []
@@ -479,11 +464,9 @@ class TransformersEngine(ModelEngine):
 @torch.inference_mode()
 def read_steps(logits_NV: Tensor, next_N: Tensor, reader: Reader) -> list[Tensor]:
     """Return log p of next token, of the end, of the end unread (N,), and readings (N, Q)."""
-    readout, stops = reader.readout, list(reader.stops)
-    read = list(readout.ids) if readout else []
+    readout, stops, read = reader.readout, list(reader.stops), list(reader.read)
     read_NE = logits_NV[:, read]
-    if reader.banned:
-        logits_NV[:, read] = -torch.inf
+    logits_NV[:, list(reader.banned)] = -torch.inf
     next_N = logits_NV.gather(1, next_N[:, None])[:, 0]
     end_N = logits_NV[:, stops].logsumexp(-1)
     logits_NV[:, read] = -torch.inf
@@ -518,7 +501,7 @@ def pool(
     before those n, which is step 0; then the states at the steps, and the means of the positions
     from the one after step 0 up to each of them (step 0 itself has its own).
     """
-    states_BCD = forward.states(unread.ids_BC, unread.mask_BL, unread.positions_BC, unread.cache)
+    states_BCD = forward.states(unread)
     numbers(states_BCD[:, -1])
     keep = max(counts) + 1
     parts = [states_BCD[:, -keep:].float(), *(other(keep) for other in others)]

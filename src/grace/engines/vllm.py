@@ -217,7 +217,7 @@ class VllmEngine(StepEngine):
     def _score(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> Generator[Scored, None, None]:
-        if self.reader.every_step:
+        if self.reader.banned:
             yield from map(self._score_stepwise, prompts, responses)
             return
         given = any(map(len, responses))
@@ -236,7 +236,6 @@ class VllmEngine(StepEngine):
             yield self.reader.scored([self._step(self.reader.eos[0], _last(output))], logprobs)
 
     def _score_stepwise(self, prompt: Ids, response: Ids) -> Scored:
-        """Score a response with one request per step."""
         contexts = [[*prompt, *response[:place]] for place in range(len(response) + 1)]
         tokens = [*response, self.reader.eos[0]]
         requested = [dict.fromkeys([*self.reader.requested, token]) for token in tokens]

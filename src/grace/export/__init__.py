@@ -36,17 +36,13 @@ from grace.store import (
     write_json,
 )
 
-FORMS = {
-    "merged": write_merged,
-    "vllm-lora": write_vllm_lora,
-    "gguf": write_gguf,
-    "adapter": write_adapter,
-}
-NEXT = {
-    "merged": "grace serve {out}",
-    "vllm-lora": "see {out}/README.md for the vLLM command",
-    "gguf": "llama-server -m {out}/model.gguf -ctk f32 -ctv f32, and grace proxy {out} in front",
-    "adapter": "grace serve {out}",
+SERVE = "grace serve {out}"
+LLAMA = "llama-server -m {out}/model.gguf -ctk f32 -ctv f32, and grace proxy {out} in front"
+FORMS = {  # what writes them, and what to do with them next
+    "merged": (write_merged, SERVE),
+    "vllm-lora": (write_vllm_lora, "see {out}/README.md for the vLLM command"),
+    "gguf": (write_gguf, LLAMA),
+    "adapter": (write_adapter, SERVE),
 }
 
 
@@ -75,6 +71,7 @@ def export_model(
             f"format {form!r} keeps float32, so --dtype {dtype} has no effect; "
             "leave it out, or use merged or gguf"
         )
+    write, hint = FORMS[form]
     check_vacant(out)
     record = read_card(adapter)
     _check_read(adapter, record)
@@ -85,7 +82,7 @@ def export_model(
     less = familiar and familiar.get("own")  # then its confidences are not those of the adapter
 
     def fill(partial: Path) -> None:
-        FORMS[form](source, partial)
+        write(source, partial)
         entries: dict[str, Any] = {
             "format": form,
             "adapter_digest": source.adapter_digest,
@@ -115,7 +112,7 @@ def export_model(
             "and choose a threshold, with answers of its own"
         )
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    return Exported(size, NEXT[form].format(out=out))
+    return Exported(size, hint.format(out=out))
 
 
 def _check_read(adapter: Path, record: dict[str, Any]) -> None:

@@ -145,7 +145,6 @@ def write_vllm_lora(source: Source, out: Path) -> None:
 
 
 def _readable_ids(record: dict[str, Any], tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of the tokens that are read."""
     readout = find_readout(tokenizer)
     if readout is None or readout.head == "bins":
         raise ModelError(

@@ -22,14 +22,7 @@ from grace.engines.local.loading import load, load_tokenizer
 from grace.engines.reading import named_ends
 from grace.errors import ConfigError, ModelError, packages_for
 from grace.export.forms import Source, carry_layer, end_ids
-from grace.export.gguf_weights import (
-    CONTROL,
-    NORMAL,
-    UNUSED,
-    cast,
-    write_file,
-    write_weights,
-)
+from grace.export.gguf_weights import CONTROL, NORMAL, UNUSED, cast, write_file, write_weights
 from grace.export.gguf_widening import Widening, widening
 from grace.store import ROWS
 

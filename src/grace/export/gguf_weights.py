@@ -117,7 +117,6 @@ def _add_shape(writer: Any, config: Any) -> None:
 
 
 def _add_vocabulary(writer: Any, tokenizer: Any, rows: int) -> None:
-    """Add the tokens, their merges and the chat template."""
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     model, rule = backend["model"], _pre_tokenizer(backend)
     # llama.cpp does not compose letters: a letter and its accent apart are other tokens there.

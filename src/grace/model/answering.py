@@ -18,7 +18,7 @@ from grace.evidence.familiar import HALF
 from grace.model import arguments
 from grace.model.arguments import Asked, AskOptions, Choices, VoteOptions
 from grace.model.calls import UNRATED, in_thread, rated
-from grace.model.rules import Answering, answering, drawing, usual_budget, voting
+from grace.model.rules import Answering, answering, drawing, promised, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
 from grace.records import Decision, FieldValue, Message, Question, Response, Threshold
@@ -93,6 +93,7 @@ class Reply:
 Prompt = str | Sequence[Message]
 
 
+@dataclass(eq=False, repr=False)
 class Model:
     """A model with a calibrated confidence; created by `grace.load`.
 
@@ -106,25 +107,14 @@ class Model:
         forms: the forms of all prompts of the fit, if conversations were among them.
     """
 
-    def __init__(
-        self,
-        engine: ModelEngine,
-        task: Task,
-        data: DataSettings,
-        sample: SampleSettings,
-        promise: Threshold | None = None,
-        shots: Sequence[Question] = (),
-        fitted: FittedVote | None = None,
-        forms: Sequence[Sequence[Message]] = (),
-    ) -> None:
-        self.engine = engine
-        self.task = task
-        self.data = data
-        self.sample = sample
-        self.promise = promise
-        self.shots = shots
-        self.fitted = fitted
-        self.forms = forms
+    engine: ModelEngine
+    task: Task
+    data: DataSettings
+    sample: SampleSettings
+    promise: Threshold | None = None
+    shots: Sequence[Question] = ()
+    fitted: FittedVote | None = None
+    forms: Sequence[Sequence[Message]] = ()
 
     def messages(self, question: str, choices: Sequence[str] = ()) -> list[Message]:
         """Return the messages of a question, with the prompt (and no outer space) of the run.
@@ -412,7 +402,7 @@ class Model:
             tokens=len(generation.token_ids),
             trace=tuple(generation.trace),
             threshold=rule.tau,
-            promise=rule.promised(generation.familiar),
+            promise=promised(rule.promise, generation.familiar),
             abstains=rule.abstains(generation.confidence),
             unusual=evidence is not None and evidence.outside(generation.logprobs),
             familiar=generation.familiar,

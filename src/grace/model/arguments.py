@@ -45,9 +45,7 @@ def is_many(question: object) -> bool:
 
 
 def encode_each(
-    questions: Iterable[str],
-    choices: Choices,
-    encode: Callable[[str, Sequence[str]], Asked],
+    questions: Iterable[str], choices: Choices, encode: Callable[[str, Sequence[str]], Asked]
 ) -> Iterator[Asked]:
     """Yield each question with its prompt encoded; empty `choices`: all questions are open."""
     if not is_many(questions):

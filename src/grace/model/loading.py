@@ -187,12 +187,7 @@ def code_in(card: dict[str, Any]) -> list[str]:
 
 
 def connect(
-    url: str,
-    path: str | Path,
-    *,
-    model: str | None = None,
-    api_key: str = "",
-    **options: Any,
+    url: str, path: str | Path, *, model: str | None = None, api_key: str = "", **options: Any
 ) -> Model:
     """Return the model that a server runs, without its weights or torch."""
     from grace.engines.openai import OpenAIEngine

@@ -21,14 +21,7 @@ from grace.errors import ModelError, UserInputError
 from grace.evidence import Evidence
 from grace.methods.card import model_card
 from grace.model.loading import adapter_folder
-from grace.store import (
-    CARD,
-    check_vacant,
-    disk_watched,
-    read_card,
-    replace_directory,
-    write_json,
-)
+from grace.store import CARD, check_vacant, disk_watched, read_card, replace_directory, write_json
 
 Array = NDArray[np.float64]
 

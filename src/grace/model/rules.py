@@ -26,10 +26,6 @@ class Answering(NamedTuple):
     tau: float | None
     promise: str
 
-    def promised(self, familiar: float | None) -> str:
-        """Return the guarantee, if it covers the prompt."""
-        return promised(self.promise, familiar)
-
     def abstains(self, confidence: float | None) -> bool:
         """Return whether an answer of this confidence is below the threshold."""
         return self.tau is not None and (confidence is None or confidence < self.tau)

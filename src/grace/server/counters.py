@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -20,42 +21,20 @@ class Counters:
 
     def __init__(self, count_waiting: Callable[[], int]) -> None:
         self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "grace_requests", "Requests answered", ["path", "status"], registry=registry
-        )
-        self.seconds = Histogram(
-            "grace_request_seconds",
-            "Time from a request's head to its last byte",
-            ["path"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "grace_tokens", "Tokens read and written", ["kind"], registry=registry
-        )
-        self.confidences = Histogram(
-            "grace_confidence",
-            "Confidence of answers; it moves when the questions change",
-            buckets=TENTHS,
-            registry=registry,
-        )
-        self.familiar = Histogram(
-            "grace_familiar",
-            "How familiar prompts are, from 0 to 1, to a model that was fitted on several sources",
-            buckets=TENTHS,
-            registry=registry,
-        )
-        self.unrated = Counter(
-            "grace_answers_without_confidence",
-            "Answers cut before their end, and votes in which no answer was found",
-            registry=registry,
-        )
-        self.cascade = Counter(
-            "grace_cascade",
-            "Answers of a server with a fallback: kept, forwarded to it, or kept as it failed",
-            ["outcome"],
-            registry=registry,
-        )
+        counter = functools.partial(Counter, namespace="grace", registry=registry)
+        histogram = functools.partial(Histogram, namespace="grace", registry=registry)
+        self.requests = counter("requests", "Requests answered", ["path", "status"])
+        about = "Time from a request's head to its last byte"
+        self.seconds = histogram("request_seconds", about, ["path"], buckets=SECONDS)
+        self.tokens = counter("tokens", "Tokens read and written", ["kind"])
+        about = "Confidence of answers; it moves when the questions change"
+        self.confidences = histogram("confidence", about, buckets=TENTHS)
+        about = "How familiar prompts are, from 0 to 1, to a model fitted on several sources"
+        self.familiar = histogram("familiar", about, buckets=TENTHS)
+        about = "Answers cut before their end, and votes in which no answer was found"
+        self.unrated = counter("answers_without_confidence", about)
+        about = "Answers of a server with a fallback: kept, forwarded to it, or kept as it failed"
+        self.cascade = counter("cascade", about, ["outcome"])
         waiting = Gauge("grace_requests_waiting", "Requests in the queue", registry=registry)
         waiting.set_function(count_waiting)
 

@@ -49,10 +49,7 @@ class Fallback:
         await self._upstream.close()
 
     async def events(
-        self,
-        arriving: AsyncGenerator[Any, None],
-        body: ChatRequest,
-        messages: Sequence[Message],
+        self, arriving: AsyncGenerator[Any, None], body: ChatRequest, messages: Sequence[Message]
     ) -> AsyncGenerator[Any, None]:
         """Yield the events of a job of one answer, or of the other model's; text waits for c."""
         deadline, held = time.monotonic() + self._timeout_s, list[Any]()

@@ -93,7 +93,6 @@ class Guard:
                 raise
             if posted:
                 body = await self._read(receive, min(BODY_S, self._settings.timeout_s))
-            if scope["method"] == "POST":
                 _check_body(body, headers.get("content-type", ""))
         except ApiError as error:
             await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)

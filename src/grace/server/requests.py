@@ -8,7 +8,7 @@ models are their descriptions in the OpenAPI document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -59,19 +59,11 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_lengt
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-def asking(data: dict[str, Any], neutral: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return the fields of a body without those whose value asks for nothing."""
-    return {
-        key: value
-        for key, value in data.items()
-        if not any(value == nothing for nothing in neutral.get(key, ()))
-    }
-
-
 class Strict(BaseModel):
     """A body whose unknown fields are refused by name, unless they change nothing."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = NEUTRAL  # values that ask for nothing
 
     @model_validator(mode="before")
     @classmethod
@@ -81,20 +73,35 @@ class Strict(BaseModel):
             return data
         return {
             key: value
-            for key, value in asking(data, NEUTRAL).items()
-            if value is not None and key not in HARMLESS
+            for key, value in data.items()
+            if value is not None
+            and key not in HARMLESS
+            and not any(value == nothing for nothing in cls.neutral.get(key, ()))
         }
 
 
 class TextPart(BaseModel):
-    """A part of a message; only text is supported."""
+    """A part of a turn; only text is supported."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]
     text: Text
 
 
-class ChatMessage(BaseModel):
+class Turn(BaseModel):
     """One turn of a conversation; `developer` counts as `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
+
+    def plain(self) -> Message:
+        """Return the turn with its content as one text."""
+        parts = self.content
+        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+
+
+class ChatMessage(Turn):
+    """A turn of a chat, which may be a function's call or its result."""
 
     @model_validator(mode="before")
     @classmethod
@@ -117,15 +124,6 @@ class ChatMessage(BaseModel):
         if data.get("role") == "assistant" and data.get("content") is None:
             return data | {"content": data.get("refusal") or ""}
         return data
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
-
-    def plain(self) -> Message:
-        """Return the turn with its content as one text."""
-        parts = self.content
-        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 Schema = Annotated[dict[str, Any], AfterValidator(check_schema)]
@@ -286,7 +284,6 @@ class ChatRequest(_Sampled):
     @field_validator("top_logprobs")
     @classmethod
     def _needs_logprobs(cls, count: int | None, info: ValidationInfo) -> int | None:
-        """Refuse a number of tokens to list where none are listed."""
         if count and not info.data.get("logprobs"):
             raise ValueError("without logprobs no tokens are listed; set logprobs to true")
         return count

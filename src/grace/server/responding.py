@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from grace.server.replies import Json, Writer
-from grace.server.requests import ChatRequest, GraceOptions, Schema, Strict, Text, asking
+from grace.server.requests import ChatRequest, GraceOptions, JsonSchema, Strict, Text, Turn
 
-SAID = (
-    "confidence",
-    "no_confidence",
-    "calibrated",
-    "familiar",
-    "fields",
-)  # of a choice, in the output item
+# of a choice, in the output item
+SAID = ("confidence", "no_confidence", "calibrated", "familiar", "fields")
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "background": (False,),
     "include": ([],),
@@ -30,34 +25,16 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class InputPart(BaseModel):
-    """A part of a turn; only text is supported."""
-
-    type: Literal["input_text", "output_text"]
-    text: Text
-
-
-class InputTurn(BaseModel):
+class InputTurn(Turn):
     """One turn of the input."""
 
     type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[InputPart], Field(fail_fast=True)]
-
-    def as_chat(self) -> Json:
-        """Return the turn as the chat API has it."""
-        parts = self.content
-        text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        return {"role": self.role, "content": text}
 
 
-class NamedSchema(BaseModel):
+class NamedSchema(JsonSchema):
     """The answer is JSON that follows a schema."""
 
-    model_config = ConfigDict(extra="allow")
-
     type: Literal["json_schema"]
-    followed: Schema = Field(alias="schema")
 
 
 class AnyForm(BaseModel):
@@ -75,6 +52,7 @@ class TextOptions(BaseModel):
 class ResponsesRequest(Strict):
     """The body of `/v1/responses`: text in, text out; nothing is kept between requests."""
 
+    neutral: ClassVar[dict[str, Any]] = {**Strict.neutral, **NEUTRAL}
     model: Annotated[str, Field(max_length=256)]
     input: Text | Annotated[list[InputTurn], Field(fail_fast=True, min_length=1, max_length=1024)]
     instructions: Text | None = None
@@ -85,19 +63,13 @@ class ResponsesRequest(Strict):
     stream: bool = False
     grace: GraceOptions | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_neutral(cls, data: Any) -> Any:
-        """Drop fields with a value that asks for nothing."""
-        return asking(data, NEUTRAL) if isinstance(data, dict) else data
-
     def as_chat(self) -> ChatRequest:
         """Return the same request to the chat API."""
-        turns = self.input
-        said = [{"role": "user", "content": turns}] if isinstance(turns, str) else []
-        said = said or [turn.as_chat() for turn in turns if isinstance(turn, InputTurn)]
+        asked = self.input
+        turns = [InputTurn(role="user", content=asked)] if isinstance(asked, str) else asked
         if self.instructions is not None:
-            said = [{"role": "system", "content": self.instructions}, *said]
+            turns = [InputTurn(role="system", content=self.instructions), *turns]
+        said = [turn.plain() for turn in turns]
         body: Json = {"model": self.model, "messages": said, "stream": self.stream}
         body |= {"max_completion_tokens": self.max_output_tokens, "temperature": self.temperature}
         body |= {"top_p": self.top_p, "grace": self.grace}

@@ -47,12 +47,17 @@ class FieldAnswer(_Answer):
     confidence: float
 
 
-class _Rated(_Answer):
-    confidence: float | None
+class _MaybeRated(_Answer):
+    confidence: float | None = None
     no_confidence: str | None = None
-    calibrated: bool
+    calibrated: bool | None = None
     familiar: float | None = None
     fields: dict[str, FieldAnswer] | None = None
+
+
+class _Rated(_MaybeRated):
+    confidence: float | None
+    calibrated: bool
 
 
 class CompletionChoice(_Rated):
@@ -65,7 +70,7 @@ class CompletionChoice(_Rated):
     logprobs: dict[str, Any] | None
 
 
-class ChunkChoice(_Answer):
+class ChunkChoice(_MaybeRated):
     """New text of a choice: a chat's `delta`, or `text`; its last chunk has the confidence.
 
     Earlier chunks have the confidence so far, of a model trained with `grace.trace`.
@@ -76,12 +81,7 @@ class ChunkChoice(_Answer):
     delta: dict[str, Any] | None = None
     text: str | None = None
     logprobs: dict[str, Any] | None
-    confidence: float | None = None
-    no_confidence: str | None = None
     confidence_so_far: float | None = None
-    calibrated: bool | None = None
-    familiar: float | None = None
-    fields: dict[str, FieldAnswer] | None = None
 
 
 class _Object(_Answer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -14,7 +14,7 @@ from grace.chat import encode_chat, encode_prompt, encode_text, refuse_longer
 from grace.engines import Sampling
 from grace.engines.structured import Form
 from grace.errors import UserInputError
-from grace.model.rules import answering, usual_budget, usual_strategy
+from grace.model.rules import answering, promised, usual_budget, usual_strategy
 from grace.records import Message
 from grace.server.counters import Counters
 from grace.server.errors import ApiError
@@ -37,6 +37,14 @@ SEEDS = 2**31
 MAX_CHOICES = 64  # samples of one request: `n` for every prompt, or the budget of a vote
 FORMED_TOKENS = 1024  # of an answer with a form, which is longer than those of the fit
 MAX_ITEMS = 256  # responses of one `/v1/score`
+
+
+class Prepared(NamedTuple):
+    """What answers a request, and what is written around its answer."""
+
+    job: Job
+    envelope: Envelope
+    grace_fields: GraceFields | None = None
 
 
 class Service:
@@ -66,23 +74,17 @@ class Service:
         self._check(body)
         options, form = body.grace, body.form
         if form is not None or options is None or options.prompt == "raw":
-            return await self._converse(body, form, request, writer)
+            return await self._answer(body, request, self._conversation(body, form), writer)
         messages = self.model.messages(body.question, options.choices)
         budget = options.budget or usual_budget(self.model.promise, options.strategy)
         if budget > 1:
-            return await self._vote(body, options, budget, request, writer)
+            return await self._answer(body, request, self._vote(body, options, budget), writer)
         if options.strategy is not None:
             raise _refused("grace.strategy", "a strategy needs a budget of at least 2 samples")
-        sample = self.model.sample
-        job = self._completion(
-            body,
-            lambda: [self._encode(messages)],
-            temperature=body.temperature or 0.0,
-            top_p=body.top_p or sample.top_p,
-        )
-        fields = self._threshold_fields(body, options)
-        envelope = Envelope(True, self.settings.name, calibrated=self.model.asks_as_trained)
-        return await self._answer(body, request, job, envelope, fields, writer)
+        temperature, top_p = body.temperature or 0.0, body.top_p or self.model.sample.top_p
+        job = self._completion(body, lambda: [self._encode(messages)], temperature, top_p)
+        asked = Prepared(job, self._own_envelope(), self._threshold_fields(body, options))
+        return await self._answer(body, request, asked, writer)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Answer `/v1/completions`."""
@@ -108,7 +110,7 @@ class Service:
 
         job = self._completion(body, encode, body.temperature, body.top_p, len(prompts))
         envelope = Envelope(False, self.settings.name, calibrated=False)
-        return await self._answer(body, request, job, envelope)
+        return await self._answer(body, request, Prepared(job, envelope), CHAT)
 
     async def score(self, body: ScoreRequest, request: Request) -> Response:
         """Answer `/v1/score`."""
@@ -135,10 +137,11 @@ class Service:
         about = {"object": "list", "model": self.settings.name}
         return JSONResponse(about | {"data": data, "usage": usage(finished)})
 
-    async def _converse(
-        self, body: ChatRequest, form: Form | None, request: Request, writer: Writer
-    ) -> Response:
-        """Answer a conversation; a single user turn is a question and gets the training prompt."""
+    def _own_envelope(self) -> Envelope:
+        return Envelope(True, self.settings.name, calibrated=self.model.asks_as_trained)
+
+    def _conversation(self, body: ChatRequest, form: Form | None) -> Prepared:
+        """Return what answers it; a single user turn is a question and gets the training prompt."""
         messages = body.chat
         calibrated = self.model.is_trained_on(messages)
         alone = len(messages) == 1 and messages[0]["role"] == "user"
@@ -154,7 +157,7 @@ class Service:
             calibrated=calibrated and form is None,  # no fit has seen an answer with a form
             function=form.function if form else "",
         )
-        return await self._answer(body, request, job, envelope, writer=writer)
+        return Prepared(job, envelope)
 
     def _completion(
         self,
@@ -200,14 +203,7 @@ class Service:
         )
         return self.backend.completion(params)
 
-    async def _vote(
-        self,
-        body: ChatRequest,
-        options: GraceOptions,
-        budget: int,
-        request: Request,
-        writer: Writer,
-    ) -> Response:
+    def _vote(self, body: ChatRequest, options: GraceOptions, budget: int) -> Prepared:
         _check_vote(body, budget)
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed
         vote = dict(
@@ -226,21 +222,19 @@ class Service:
             "budget": budget,
             "seed": seed,
         }
-        job = self.backend.voting(vote)
-        envelope = Envelope(True, self.settings.name, calibrated=self.model.asks_as_trained)
-        return await self._answer(body, request, job, envelope, lambda _, __: used, writer)
+        return Prepared(self.backend.voting(vote), self._own_envelope(), lambda _, __: used)
 
     def _threshold_fields(self, body: ChatRequest, options: GraceOptions) -> GraceFields:
         """Return a function that says whether a single answer reaches the threshold."""
         temperature = body.temperature or 0.0
-        promised = None if body.stops else self.model.promise
-        use = answering(options.threshold, promised, temperature, self._longest(body))
+        chosen = None if body.stops else self.model.promise
+        use = answering(options.threshold, chosen, temperature, self._longest(body))
 
         def fields(text: str, ended: Ended) -> Json:
             return {
                 "answer": self.model.task.answer(text, options.choices),
                 "threshold": use.tau,
-                "promise": use.promised(ended.familiar),
+                "promise": promised(use.promise, ended.familiar),
                 "abstains": use.abstains(ended.confidence),
             }
 
@@ -283,14 +277,12 @@ class Service:
         self,
         body: ChatRequest | CompletionRequest,
         request: Request,
-        job: Job,
-        envelope: Envelope,
-        grace_fields: GraceFields | None = None,
-        writer: Writer = CHAT,
+        asked: Prepared,
+        writer: Writer,
     ) -> Response:
         """Answer whole or by a stream, whose first event comes first: an error keeps its status."""
-        answer = Answer(envelope, self.counters, grace_fields, writer)
-        arriving = self.backend.events(job, request)
+        answer = Answer(asked.envelope, self.counters, asked.grace_fields, writer)
+        arriving = self.backend.events(asked.job, request)
         if self._fallback is not None and isinstance(body, ChatRequest) and body.n == 1:
             arriving = self._fallback.events(arriving, body, self._to_others(body))
         if not body.stream:

@@ -15,7 +15,6 @@ process is killed, the next one removes the partial directory.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from grace.engines.gguf.header import read_header
 from grace.errors import MissingError, ModelError, first_line
 from grace.progress import say
 from grace.store import CARD, cache_folder, digest, replace_directory
-from grace.store.files import writing
+from grace.store.files import locked, writing
 
 SUFFIX = ".gguf"
 HALF = "bfloat16"
@@ -140,12 +139,9 @@ def _version(package: str) -> str:
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
     """Hold the lock of a directory; other processes wait, and then find it complete."""
-    with writing(place):
-        lock = (place.parent / f".{place.name}.lock").open("a")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+    lock = place.parent / f".{place.name}.lock"
+    with locked(lock) as free, contextlib.ExitStack() as waited:
+        if not free:
             say(f"another process is writing {place}; waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            waited.enter_context(locked(lock, wait=True))
         yield

@@ -108,15 +108,12 @@ async def as_finished(
     coroutines: Iterable[Coroutine[Any, Any, Value]],
 ) -> AsyncGenerator[Value, None]:
     """Yield the values of coroutines as they finish; closing this cancels the rest."""
-    running = {asyncio.ensure_future(coroutine) for coroutine in coroutines}
-    started = list(running)
+    running = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        while running:
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()
+        for done in asyncio.as_completed(running):
+            yield await done
     finally:
-        await _cancel(started)
+        await _cancel(running)
 
 
 async def in_order(

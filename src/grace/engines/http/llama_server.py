@@ -18,8 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from grace.engines import Ids, Sampling
-from grace.engines.http.dialect import Request
-from grace.engines.http.remote import Remote
+from grace.engines.http.remote import Remote, Request
 from grace.engines.http.upstream import UpstreamError, parsing
 from grace.engines.reading import LOWEST, Step
 
@@ -62,9 +61,7 @@ class LlamaServer(Remote):
         return self._step(int(logprobs_V.argmax()), logprobs_V, ids)
 
     def _step(self, token: int, logprobs_V: np.ndarray, ids: Ids) -> Step:
-        """Return a step that chose a token."""
-        read = self.reader.readout.ids if self.reader.readout else ()
-        if any(logprobs_V[i] == LOWEST for i in read):
+        if any(logprobs_V[i] == LOWEST for i in self.reader.read):
             raise UpstreamError(
                 "the upstream's probability of <CNF> is too small to be listed", "unsupported"
             )

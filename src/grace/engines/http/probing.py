@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from grace.cnf import CNF_TOKEN
-from grace.engines.http.dialect import NO_LOGPROB
 from grace.engines.http.llama_server import LlamaServer
-from grace.engines.http.remote import LEEWAY, Identity, Remote, Served
+from grace.engines.http.remote import LEEWAY, NO_LOGPROB, Identity, Remote, Served
 from grace.engines.http.sglang import SGLang
 from grace.engines.http.upstream import Json, Upstream, UpstreamError, parsing
 from grace.engines.reading import Reader, Step
@@ -22,11 +21,7 @@ KINDS: dict[str, type[Remote]] = {"llamacpp": LlamaServer, "sglang": SGLang}  # 
 
 
 async def probe(
-    upstream: Upstream,
-    reader: Reader,
-    tokenizer: Any,
-    card: Json,
-    model: str | None = None,
+    upstream: Upstream, reader: Reader, tokenizer: Any, card: Json, model: str | None = None
 ) -> Remote:
     """Return the model on a server of any software, after three test requests."""
     described = await model_of(upstream, model, card)

@@ -13,8 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
 from grace.engines import Ids
-from grace.engines.http.dialect import Request, checked_steps, number, only
-from grace.engines.http.remote import GREEDY, Remote
+from grace.engines.http.remote import GREEDY, Remote, Request, checked_steps, number, only
 from grace.engines.http.upstream import Json, parsing
 from grace.engines.reading import Step
 

@@ -148,11 +148,9 @@ class Upstream:
         raise AssertionError
 
     async def _read(self, response: Response) -> bytes:
-        """Return the whole body."""
         return b"".join([part async for part in self._parts(response)])
 
     async def _events(self, response: Response) -> AsyncGenerator[str, None]:
-        """Yield the data of server-sent events."""
         # httpx2's `aiter_lines` also splits at characters that JSON may contain, such as U+2028.
         kept = bytearray()
         async for part in self._parts(response):
@@ -177,7 +175,6 @@ class Upstream:
             ) from None
 
     async def _refusal(self, response: Response) -> UpstreamError:
-        """Return the error in a response."""
         try:
             body = await self._read(response)
         finally:

@@ -47,9 +47,7 @@ def group(
 
 
 def run_batches(
-    batches: Sequence[list[int]],
-    run: Callable[[list[int]], list[Result]],
-    sequences: Sequence[Ids],
+    batches: Sequence[list[int]], run: Callable[[list[int]], list[Result]], sequences: Sequence[Ids]
 ) -> list[Result]:
     """Run batches of indices, halving a batch if memory runs out; return the results by index."""
     results: dict[int, Result] = {}

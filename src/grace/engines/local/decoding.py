@@ -33,7 +33,7 @@ from grace.cnf import log1mexp
 from grace.engines import Ids, Sampling
 from grace.engines.local.batching import group, memory_for
 from grace.engines.local.cache import regroup
-from grace.engines.local.forward import Forward, Prefix, begin, numbers
+from grace.engines.local.forward import Forward, Prefix, Unread, begin, numbers
 from grace.engines.local.graphs import Places, rounded
 from grace.engines.local.sampling import Bound, SampleRequest, SamplerState, keep_to
 from grace.engines.reading import Reader, StepResult, to_response
@@ -86,9 +86,8 @@ class ContinuousBatch:
         self._room, self._at_once, self._read = room, at_once, read
         self._prefix = Prefix(engine.forward, engine.device)
         self._count, self._added = 0, False
-        self._requests: dict[
-            int, SampleRequest
-        ] = {}  # with its prompt alone, of each row that is not over
+        # of each row that is not over, with its prompt alone
+        self._requests: dict[int, SampleRequest] = {}
         self._waiting = deque[tuple[int, SampleRequest]]()  # by the number of the first row
         self._allowed: dict[int, Allowed] = {}
         self._settings: set[Sampling] = set()
@@ -248,11 +247,9 @@ class ContinuousBatch:
             prefix = self._prefix.of(prompts, [request.prompts[0] for _, request in self._waiting])
             read = Prefilled.read(engine.forward, prompts, engine.device, prefix)
         numbers = [first + k for first, request in taken for k in range(request.rows)]
-        longest = max(request.sampling.max_new_tokens for request in requests)
         readout = engine.reader.readout
         readings = readout.num_readings if readout else 1
-        known = read.near_BX.shape[1]
-        return Batch.of(read, requests, numbers, steps=longest, readings=readings + known)
+        return Batch.of(read, requests, numbers, readings + read.near_BX.shape[1])
 
 
 def _later(number: Tensor) -> Callable[[], int]:
@@ -284,10 +281,9 @@ class Ends(NamedTuple):
     @classmethod
     def of(cls, reader: Reader, device: torch.device) -> Ends:
         """Return the end tokens of a reader's model."""
-        read = reader.readout.ids if reader.readout else ()
         stops_E, eos_E, read_E = (
             torch.tensor(ids, dtype=torch.long, device=device)
-            for ids in (reader.stops, reader.eos, read)
+            for ids in (reader.stops, reader.eos, reader.read)
         )
         return cls(stops_E, eos_E, read_E, reader)
 
@@ -308,8 +304,7 @@ class Prefilled(NamedTuple):
         """Read each prompt once; `prefix` holds the tokens that all of them begin with, if any."""
         unread = begin(forward, prompts, device, keep=1, prefix=prefix)
         cache = forward.empty_cache() if unread.cache is None else unread.cache
-        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
-        logits, cache = forward(*columns, cache=cache, use_cache=True)
+        logits, cache = forward(unread._replace(cache=cache), use_cache=True)
         logits_BV = numbers(logits[:, -1])
         near_BX = forward.near([1] * len(prompts))[:, -1].to(logits_BV.device)
         return cls(cache, logits_BV, unread.positions_BC[:, -1] + 1, near_BX)
@@ -364,11 +359,11 @@ class Batch:
         read: Prefilled,
         requests: Sequence[SampleRequest],
         numbers: Sequence[int],
-        steps: int,
         readings: int,
     ) -> Batch:
         """Return the rows of prompts that have been read, and are used up; `numbers` name them."""
         device, count = read.logits_BV.device, len(numbers)
+        steps = max(request.sampling.max_new_tokens for request in requests)
         counts = torch.tensor([request.rows for request in requests], device=device)
         from_R = torch.arange(len(requests), device=device).repeat_interleave(counts)
         zeros = torch.zeros(count, steps + 1, device=device)
@@ -463,14 +458,11 @@ class Batch:
             logits_RV, near_RX = self.cache.step(token_R, position_R, near_RX, self.width)
         else:
             mask = None if self.mask_RL is None else self.mask_RL[:, : self.width]
-            logits_R1V, self.cache = forward(
-                token_R[:, None], mask, position_R[:, None], cache=self.cache, use_cache=True
-            )
+            last = Unread(token_R[:, None], mask, position_R[:, None], self.cache)
+            logits_R1V, self.cache = forward(last)
             logits_RV, near_RX = logits_R1V[:, -1], forward.still_near(near_RX)[:, -1]
         self.rows = self.rows._replace(
-            logits_RV=logits_RV,
-            position_R=position_R + self.rows.live_R,
-            near_RX=near_RX,
+            logits_RV=logits_RV, position_R=position_R + self.rows.live_R, near_RX=near_RX
         )
 
 

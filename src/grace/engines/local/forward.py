@@ -69,20 +69,14 @@ class Forward:
         self._cache = cache_argument(self._base)
 
     def __call__(
-        self,
-        ids_BL: Tensor,
-        mask_BL: Tensor | None,
-        positions_BL: Tensor,
-        *,
-        keep: int = 1,
-        cache: Any = None,
-        use_cache: bool = False,
+        self, unread: Unread, *, keep: int = 1, use_cache: bool = False
     ) -> tuple[Tensor, Any]:
         """Return the float32 logits of the last `keep` positions, and the cache if it is used."""
-        extra = self._given(positions_BL, cache)
+        use_cache = use_cache or unread.cache is not None
+        given = self._given(unread)
         if self._keeps:
-            extra["logits_to_keep"] = keep
-        out = self.model(input_ids=ids_BL, attention_mask=mask_BL, use_cache=use_cache, **extra)
+            given["logits_to_keep"] = keep
+        out = self.model(use_cache=use_cache, **given)
         logits_BKV = out.logits[:, -keep:].float()
         gains_BKE = self._gains(keep)
         if gains_BKE is not None:
@@ -114,15 +108,12 @@ class Forward:
         self, unread: Unread, kept_BK: Tensor, at_once: int, *, few: bool = False
     ) -> Iterator[Tensor]:
         """Yield float32 logits (N, V) of the marked ones of the last K columns; `few`: (N, E)."""
-        keep = kept_BK.shape[1]
-        columns = (unread.ids_BC, unread.mask_BL, unread.positions_BC)
-        if not (few or self.apart):
-            cached = unread.cache is not None
-            logits_BKV, _ = self(*columns, keep=keep, cache=unread.cache, use_cache=cached)
-            for logits_KV, kept_K in zip(logits_BKV, kept_BK, strict=True):
-                yield from logits_KV[kept_K].split(at_once)
+        if few or self.apart:
+            yield from self._headed(self._decoded(unread), kept_BK, at_once, few=few)
             return
-        yield from self._headed(self._decoded(*columns, unread.cache), kept_BK, at_once, few=few)
+        logits_BKV, _ = self(unread, keep=kept_BK.shape[1])
+        for logits_KV, kept_K in zip(logits_BKV, kept_BK, strict=True):
+            yield from logits_KV[kept_K].split(at_once)
 
     def _headed(self, output: Any, kept_BK: Tensor, at_once: int, *, few: bool) -> Iterator[Tensor]:
         """Yield the logits of what the decoder has just returned (see `logits`)."""
@@ -148,10 +139,10 @@ class Forward:
 
     @torch.inference_mode()
     def _works(self, *, few: bool) -> bool:
-        ids_1L = torch.arange(PROBED, device=self._base.get_input_embeddings().weight.device)[None]
-        wanted_1LV, _ = self(ids_1L, None, ids_1L, keep=PROBED)
-        all_1L = torch.ones_like(ids_1L, dtype=torch.bool)
-        output = self._decoded(ids_1L, None, ids_1L)
+        probe = self._probe()
+        wanted_1LV, _ = self(probe, keep=PROBED)
+        all_1L = torch.ones_like(probe.ids_BC, dtype=torch.bool)
+        output = self._decoded(probe)
         try:
             (logits_LV,) = self._headed(output, all_1L, PROBED, few=few)
         except Exception:  # code of a model's own may need anything
@@ -192,24 +183,23 @@ class Forward:
             return None
         return self._taps(self._rows.layer, keep) @ self._rows.rows_EH.T
 
-    def states(
-        self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
-    ) -> Tensor:
-        """Return the last hidden states after the final norm (B, L, D), and extend the cache."""
-        states_BLD: Tensor = self._decoded(ids_BL, mask_BL, positions_BL, cache).last_hidden_state
-        return states_BLD
+    def states(self, unread: Unread) -> Tensor:
+        """Return the last hidden states after the final norm (B, C, D), and extend the cache."""
+        states_BCD: Tensor = self._decoded(unread).last_hidden_state
+        return states_BCD
 
-    def _decoded(
-        self, ids_BL: Tensor, mask_BL: Tensor | None, positions_BL: Tensor, cache: Any = None
-    ) -> Any:
-        extra = self._given(positions_BL, cache)
-        return self._decoder(
-            input_ids=ids_BL, attention_mask=mask_BL, use_cache=cache is not None, **extra
-        )
+    def _decoded(self, unread: Unread) -> Any:
+        return self._decoder(use_cache=unread.cache is not None, **self._given(unread))
 
-    def _given(self, positions_BL: Tensor, cache: Any) -> dict[str, Any]:
-        given = {"position_ids": positions_BL} if self._positions else {}
-        return given if cache is None else {**given, self._cache: cache}
+    def _given(self, unread: Unread) -> dict[str, Any]:
+        given = {"input_ids": unread.ids_BC, "attention_mask": unread.mask_BL}
+        if self._positions:
+            given["position_ids"] = unread.positions_BC
+        return given if unread.cache is None else {**given, self._cache: unread.cache}
+
+    def _probe(self, cache: Any = None) -> Unread:
+        ids_1L = torch.arange(PROBED, device=self._base.get_input_embeddings().weight.device)[None]
+        return Unread(ids_1L, None, ids_1L, cache)
 
     @functools.cached_property
     @torch.inference_mode()
@@ -218,8 +208,7 @@ class Forward:
         cache = self.empty_cache()
         if cache is None:
             return 0
-        ids_1L = torch.arange(PROBED, device=self._base.get_input_embeddings().weight.device)[None]
-        self.states(ids_1L, None, ids_1L, cache)
+        self.states(self._probe(cache))
         sizes = [layer.keys.nbytes + layer.values.nbytes for layer in cache.layers]
         return int(sum(sizes)) // PROBED
 
@@ -253,9 +242,10 @@ def head_shape(model: Any, count: int) -> HeadShape:
     head, forward = model.get_output_embeddings(), Forward(model)
     place_1L = torch.arange(PROBED, device=head.weight.device)[None]
     read: list[tuple[Tensor, Tensor]] = []
+    unread = Unread(place_1L + count // 2, None, place_1L)
     with head.register_forward_hook(lambda _, given, output: read.append((given[0], output))):
-        logits_1LV, _ = forward(place_1L + count // 2, None, place_1L, keep=PROBED)
-    states_1LD = forward.states(place_1L + count // 2, None, place_1L)
+        logits_1LV, _ = forward(unread, keep=PROBED)
+    states_1LD = forward.states(unread)
     scale = _scale(states_1LD, *read[-1], logits_1LV)
     if scale is None:
         raise ModelError(
@@ -378,7 +368,7 @@ def _cached(forward: Forward, ids_1P: Tensor) -> Any:
     cache = forward.empty_cache()
     if cache is not None:
         at_1P = torch.arange(ids_1P.shape[1], device=ids_1P.device)[None]
-        forward.states(ids_1P, None, at_1P, cache)
+        forward.states(Unread(ids_1P, None, at_1P, cache))
     return cache
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from grace.engines.local.forward import Forward
+from grace.engines.local.forward import Forward, Unread
 
 COLUMNS = 128  # the columns in use are a multiple of so many
 FEWEST = 16  # places in use
@@ -56,9 +56,8 @@ class Places:
 
     def __init__(self, forward: Forward, count: int, width: int, device: torch.device) -> None:
         self.count, self.width, self._forward = count, rounded(width), forward
-        self._rooms: list[
-            tuple[Tensor, Tensor]
-        ] = []  # keys and values (count, H, width, D) by layer
+        # keys and values (count, H, width, D) by layer
+        self._rooms: list[tuple[Tensor, Tensor]] = []
         self._ids_S = torch.zeros(count, dtype=torch.long, device=device)
         self._column_S = torch.zeros_like(self._ids_S)
         self._logits_SV, self._near_SX = torch.empty(0, device=device), torch.empty(0, 0)
@@ -150,9 +149,7 @@ class Places:
         at_L = torch.arange(columns, device=column_S.device)
         mask_S11L = (at_L <= column_S[:, None])[:, None, None]
         ids_S1, cache = self._ids_S[:places, None], Cache(layers=layers)
-        logits_S1V, _ = self._forward(
-            ids_S1, mask_S11L, column_S[:, None], cache=cache, use_cache=True
-        )
+        logits_S1V, _ = self._forward(Unread(ids_S1, mask_S11L, column_S[:, None], cache))
         near_SX = self._near_SX[:places]
         near_SX[:] = self._forward.still_near(near_SX)[:, -1]
         return logits_S1V[:, -1]
@@ -167,7 +164,6 @@ class Places:
             self._graphs.clear()
 
     def _captured(self, places: int, columns: int) -> Any:
-        """Return the graph of a step."""
         with torch.cuda.device(self._ids_S.device):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream())
@@ -189,7 +185,7 @@ def works(forward: Forward, device: torch.device) -> bool:
     cache, ids_1L = forward.empty_cache(), torch.arange(TRIED, device=device)[None]
     if cache is None or forward.slides:
         return False
-    _, cache = forward(ids_1L[:, :-1], None, ids_1L[:, :-1], cache=cache, use_cache=True)
+    _, cache = forward(Unread(ids_1L[:, :-1], None, ids_1L[:, :-1], cache))
     last_1, near_1X = ids_1L[0, -1:], forward.near([1])[:, -1].to(device)
     places = Places(forward, FEWEST, TRIED, device)
     captures = places.captures
@@ -204,7 +200,7 @@ def works(forward: Forward, device: torch.device) -> bool:
         return False
     if places.captures != captures:
         return False
-    wanted_11V, _ = forward(last_1[None], None, last_1[None], cache=cache, use_cache=True)
+    wanted_11V, _ = forward(Unread(last_1[None], None, last_1[None], cache))
     away = float((got_1V - wanted_11V[:, 0]).norm() / wanted_11V.norm())
     if not away <= CLOSE:
         log.warning(

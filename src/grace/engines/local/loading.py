@@ -85,11 +85,7 @@ def load(
 
 
 def load_tokenizer(
-    path: str | Path,
-    *,
-    trust_remote_code: bool = False,
-    thinking: bool = False,
-    date: str = "",
+    path: str | Path, *, trust_remote_code: bool = False, thinking: bool = False, date: str = ""
 ) -> Any:
     """Load a tokenizer; without a grace.json, `thinking` and `date` go into its chat template."""
     from transformers import AutoTokenizer

@@ -57,7 +57,7 @@ def keep_to(bound: Bound, logits_RV: Tensor) -> Tensor:
 
 
 class SamplerState(NamedTuple):
-    """The settings of R rows; `points_RT` are the random numbers in [0, 1), 0 for greedy rows."""
+    """The settings of R rows; `points_RT` are random numbers in [0, 1)."""
 
     temperature_R1: Tensor
     top_p_R1: Tensor
@@ -73,11 +73,14 @@ class SamplerState(NamedTuple):
         temperature_R = torch.tensor([one.temperature for one in settings], device=device)
         top_p = [one.top_p for one in settings]
         longest = [one.max_new_tokens for one in settings]
+        points = [
+            uniforms(one.sampling.seed, one.keys, one.sampling.numbers, steps) for one in requests
+        ]
         return cls(
             temperature_R[:, None],
             torch.tensor(top_p, dtype=torch.float64, device=device)[:, None],
             torch.tensor(longest, device=device),
-            torch.from_numpy(_points(requests, steps)).to(device),
+            torch.from_numpy(np.concatenate(points)).to(device),
         )
 
     def choose(self, logits_RV: Tensor, step_R: Tensor, settings: Collection[Sampling]) -> Tensor:
@@ -106,21 +109,6 @@ def uniforms(seed: int, keys: Sequence[str], samples: range, num_steps: int) -> 
             for sample in samples
         ]
     )
-
-
-def _points(requests: Sequence[SampleRequest], num_steps: int) -> np.ndarray:
-    """Return the random numbers of all rows, shape (R, T); those of greedy rows are 0."""
-    points_RT = np.zeros((sum(request.rows for request in requests), num_steps))
-    start = 0
-    for request in requests:
-        sampling = request.sampling
-        samples = range(sampling.first_sample, sampling.first_sample + sampling.num_samples)
-        if sampling.temperature > 0:
-            points_RT[start : start + request.rows, : sampling.max_new_tokens] = uniforms(
-                sampling.seed, request.keys, samples, sampling.max_new_tokens
-            )
-        start += request.rows
-    return points_RT
 
 
 def _draw(logits_RV: Tensor, top_p_R1: Tensor | None, point_R: Tensor) -> Tensor:

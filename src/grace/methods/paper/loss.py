@@ -94,8 +94,7 @@ def forward_logits(model: Any, batch: TrainingBatch, length: int, kept: int) -> 
         common = shared([ids[length - count :] for ids, count in rows])
         rest = read(forward, ids_BT, mask_BT, positions_BT, common, kept)
         if rest.cache is not None:
-            columns = (rest.ids_BC, rest.mask_BL, rest.positions_BC)
-            return forward(*columns, keep=kept, cache=rest.cache, use_cache=True)[0]
+            return forward(rest, keep=kept)[0]
     inputs: dict[str, Any] = {
         "input_ids": ids_BT,
         "attention_mask": mask_BT,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.requests import Request as HttpRequest
 
 from grace.chat import pieces, refuse_longer
+from grace.engines import seed_from
 from grace.engines.http.background import as_finished
-from grace.engines.http.dialect import Request
-from grace.engines.http.remote import seed_of
+from grace.engines.http.remote import Request
 from grace.engines.reading import LOWEST, StepResult, to_response
 from grace.engines.structured import Forms
 from grace.model.calls import UNRATED, for_caller, rated
@@ -237,7 +237,7 @@ async def _relay(
     engine: OpenAIEngine, params: CompletionParams, choice: Choice, key: str, number: int
 ) -> None:
     """Draw one sample upstream; without a seed of the client's, the upstream chooses its own."""
-    seed = seed_of(params.sampling, key, number) if params.key is None else None
+    seed = seed_from(params.sampling.seed, number, key) if params.key is None else None
     schema = params.form.schema if params.form and choice.allowed is None else None
     request = Request(choice.prompt, params.sampling, seed, True, schema, choice.allowed)
     results, goes_on = list[StepResult](), True

@@ -276,7 +276,6 @@ class Choice:
             self._held = piece
 
     def _tokens(self, result: StepResult, top: Top, c: float | None) -> tuple[Token, ...]:
-        """Return the token of a step if the request asks for tokens."""
         if self.top is None:
             return ()
         if self._lists_c and c is not None:

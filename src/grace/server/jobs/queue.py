@@ -110,12 +110,7 @@ class Queue:
     """
 
     def __init__(
-        self,
-        *,
-        threads: int,
-        max_waiting: int,
-        small: int = 1,
-        model: Any = None,
+        self, *, threads: int, max_waiting: int, small: int = 1, model: Any = None
     ) -> None:
         self.waiting: list[Job] = []
         self._model = model
