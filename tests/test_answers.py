@@ -20,6 +20,7 @@ from grace.records import Question
 from grace.tasks import load_task
 
 CASES = json.loads((Path(__file__).parent / "data" / "answer_cases.json").read_text("utf-8"))
+MET = json.loads((Path(__file__).parent / "data" / "answers_met.json").read_text("utf-8"))
 
 
 def misread(table: str, reads: Callable[..., bool]) -> list[Any]:
@@ -70,6 +71,13 @@ def test_what_a_name_is_may_be_left_out_if_the_question_says_it() -> None:
         return load_grader("auto")(said, Question("q", "jsonl", asked, (accepted,))) is right
 
     assert misread("asked", reads) == []
+
+
+@pytest.mark.parametrize("met", MET, ids=lambda met: met["kind"])
+def test_answers_as_models_write_them_are_right_or_wrong(met: dict[str, Any]) -> None:
+    question = Question("q", "jsonl", met["asked"], tuple(met["accepted"]), tuple(met["choices"]))
+    stated = [(said, word == "right") for word in ("right", "wrong") for said in met[word]]
+    assert [one for one in stated if load_grader("auto")(one[0], question) is not one[1]] == []
 
 
 def test_votes_count_what_means_the_same() -> None:

@@ -152,7 +152,7 @@ def _auto(text: str, question: Question, threshold: float) -> bool:
     if kind != "open":
         return GRADERS[kind](text, question, threshold)
     said = answers.text.answered(text)
-    if not said or answers.text.hedges(said, question.answers, threshold):
+    if not said or answers.text.hedges(said, question.answers, threshold, question.text):
         return False
     return any(answers.alike(one, said, threshold, question.text) for one in question.answers)
 

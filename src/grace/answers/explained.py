@@ -30,7 +30,7 @@ _BESIDE = re.compile(
     r"((?:\b(?:or|and|but|though|although)\b|[,/&+])\W*(?:(?:maybe|possibly|perhaps|also|even)\s+)?)([A-J])"
     r"(?=\W*\Z|\s*[.,:;()*\]}]|\s+(?:is|are|or|and)\b)"
 )
-_SENTENCE = re.compile(r"(?<=[.!?])[*_\"'\u201d)]*\s+(?![a-z])|\n+")
+_SENTENCE = re.compile(r"(?<=[.!?])[*_\"'\u201d)]*\s+(?![a-z])|;\s+|\n+")
 _QUALIFIED = (
     r"(?:(?:correct|right)(?!\s+(?:for|about|in|when|only)\b)|best(?!.known\b)|most\s+(?:likely|"
     r"probable|plausible|accurate|appropriate|suitable|reasonable|logical|ethical|effective|"
@@ -44,7 +44,7 @@ _CHOSEN = [
         rf"{_ONE}\s+(?:best|correctly|accurately|most\s+\w+ly)\s+\w+s\b",
         rf"\b(?:{_QUALIFIED}|answer|option|choice)\b.*\s{_IS}\s*:?\s*{_ONE}\s*"
         r"(?:$|[.,;:]|(?:because|since|as|which|due\s+to)\b)",
-        rf"\b(?:choose|chose|select|pick|opt\s+for|go\s+with|corresponds\s+to|matches)\s+{_ONE}",
+        rf"\b(?:choose|chose|select|pick|opt\s+for|go\s+with|left\s+with|corresponds\s+to|matches)\s+{_ONE}",
         rf"\bonly\s+{_ONE}\s+\w+s\b",
         rf"\bconclusion\s*:\s*{_ONE}[\s.]*$",
     )

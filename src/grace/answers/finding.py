@@ -1,8 +1,9 @@
 r"""Find where in a response its answer is given.
 
-The order is: the last `\boxed{}`, a label (`Answer:`, in other languages too), a line `#### 42`, a
-sentence ("The answer is ..."), and else the first line that is no question; of an option also what
-an explanation calls the answer (`explained`). Thoughts and what is corrected say nothing.
+`spoken` leaves out what says nothing (thoughts, beliefs that are given up, what is corrected) and
+writes other marks as labelled lines. Of what remains the answer is what the first mark in `_MARKS`
+finds, and else the first line that is no question; of an option also what an explanation calls the
+answer (`explained`). The tables of words come first: a new word, or language, is one more entry.
 """
 
 from __future__ import annotations
@@ -16,10 +17,49 @@ from collections.abc import Callable, Iterator
 MOST = 20  # labels that are looked at
 LONGEST = 4000  # characters after a label
 _NEAR = 200  # characters around an answer that say whether another may be meant
+
+# Words, by what they mean
 _OR = "or|and|oder|und|ou|et|или|и|أو"
 _BUT = "but|though|although"
 _MAY = "might|could|may|maybe|possibly|perhaps|probably|possible|plausible|likely"
 _BESIDE = "it|this|also|even|either|be|to|is|option|choice|answer"
+_MAYBE = "maybe|perhaps|either|vielleicht|entweder|peut-être|soit|quizás?|tal\\s+vez"
+_SOME = "some|many|most|certains|einige|manche|algunos"
+_OTHERS = "some|others?|d['\u2019]autres|andere|otros"
+_SAY = "say|think|believe|claim|argue|guess|disent|pensent|sagen|glauben|meinen|dicen|creen"
+_NOT = "not|never|no|none|nor|neither|cannot|except|nicht|kein\\w*|pas|ni|не|ليس\\w*"
+_NOT_UNSPACED = "不是|没有|沒有|并非|ではな|ではあり|じゃな|아니"
+_WRONG = "wrong|incorrect|false|untrue|mistaken|unlikely|ruled\\s+out|a\\s+(?:myth|misconception)"
+_ANSWER = (
+    "answer|ans|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
+    "odpověď|vastaus|cevap|jawaban|válasz|răspuns|đáp án|ответ|відповідь|απάντηση|תשובה|الإجابة|"
+    "الجواب|پاسخ|उत्तर|উত্তর|คำตอบ|jibu|jawapan|odgovor|atsakymas|atbilde|መልስ|答案|正确选项|正解|回答|解答|答え|答|정답|답변|답"
+)
+_RIGHT = (  # before it
+    "the|my|your|final|correct|right|best|short|die|richtige|endgültige|la|bonne|correcta|final|"
+    "a|resposta|правильный|最终|最終|正确|正確|최종"
+)
+_IDEOGRAPH = "[\u30a0-\u30ff\u3400-\u9fff]"
+UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")  # letters of words without spaces
+
+# Two answers, or one that is not meant
+ALTERNATIVE = re.compile(  # between texts of which either may be meant; or a comma (no group)
+    rf"([\s,(]{{1,3}}(?:(?:{_OR}|vs\.?|versus)|(?:{_BUT})\s+(?:it\s+)?(?:{_MAY}|also)"
+    rf"|(?:as\s+well\s+as|along\s+with|together\s+with)|(?<=[,(]\s)(?:{_MAY}))"
+    rf"(?:\s+(?:{_OR}|also|even|either|else|rather|(?:it\s+)?(?:{_MAY})(?:\s+be)?|be))*\s+"
+    r"|\s(?:o|y|e)\s(?=[A-ZÀ-Ý])|[;&|]|(?<=\w{3})(?:\s*/\s*|\s\+\s)(?=\w{3})|或者?|または|还是|還是"
+    rf"|(?<={_IDEOGRAPH})か(?={_IDEOGRAPH})|(?<={_IDEOGRAPH}{{2}})(?<!共)和(?={_IDEOGRAPH}{{2}})|、)|,"
+)
+REJECTING = (  # an answer that is not meant
+    r"(?:\b(?:(?:and\s+|but\s+)?not|(?:other|rather)\s+than|instead\s+of|except(?:\s+for)?"
+    r"|(?:any|every|all)\w*(?:\s+\w+)?\s+but)\b|不是)"
+)
+DENIED = re.compile(rf"\b(?:{_NOT})\b|n['\u2019]t\b|{_NOT_UNSPACED}", re.I)
+DISPUTED = re.compile(  # also where something else is said to be wrong, or of another kind
+    rf"{DENIED.pattern}|(?:\b(?:is|are|was|were|been)|['\u2019]s)\s+(?:\w+\s+)?(?:{_WRONG})\b"
+    r"|\b(?:non|off)-",
+    re.I,
+)
 _JOINING = re.compile(
     rf"[\W\d_]*(?:(?:(?:{_OR}|{_BUT}|{_MAY}|{_BESIDE})\b|或者?|和)[\W\d_]*)*", re.I
 )
@@ -27,40 +67,19 @@ _DOUBTED = re.compile(  # B, but it might be A; B, although A is possible
     rf"[^.;\n]*\b(?:or|{_BUT})\b[^.;\n]*"
     rf"(?:\b(?:{_MAY})\b[^.;\n]*\0|\0\W*(?:(?:is|are)(?:\s+also)?\s+)?(?:{_MAY})\b(?!\s+not\b))"
 )
-ALTERNATIVE = re.compile(  # between texts of which either may be meant; or a comma (no group)
-    rf"([\s,(]{{1,3}}(?:(?:{_OR})|(?:{_BUT})\s+(?:it\s+)?(?:{_MAY})|(?<=[,(]\s)(?:{_MAY}))"
-    rf"(?:\s+(?:{_OR}|also|even|either|(?:it\s+)?(?:{_MAY})(?:\s+be)?|be))*\s+"
-    r"|[;&]|(?<=\w{3})\s*/\s*(?=\w{3})|或者?|または|、)|,"
-)
-REJECTING = (  # an answer that is not meant
-    r"\b(?:(?:and\s+|but\s+)?not|(?:other|rather)\s+than|instead\s+of|except(?:\s+for)?"
-    r"|(?:any|every|all)\w*(?:\s+\w+)?\s+but)\b"
-)
-DENIED = re.compile(
-    r"\b(?:not|never|no|none|nor|neither|cannot|except|nicht|kein\w*|не)\b|n['\u2019]t\b|不是|没有",
-    re.I,
-)
-_FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
-_WORDS = (  # for an answer, in many languages
-    "answer|ans|guess|antwort|réponse|reponse|respuesta|resposta|risposta|antwoord|svar|odpowiedź|"
-    "odpověď|vastaus|cevap|jawaban|válasz|răspuns|đáp án|ответ|відповідь|απάντηση|תשובה|الإجابة|"
-    "الجواب|پاسخ|उत्तर|উত্তর|คำตอบ|jibu|jawapan|odgovor|atsakymas|atbilde|መልስ|答案|正确选项|正解|回答|解答|答え|答|정답|답변|답"
-)
-_ADJECTIVES = (
-    "the|my|your|final|correct|right|best|short|die|richtige|endgültige|la|bonne|correcta|final|"
-    "a|resposta|правильный|最终|最終|正确|正確|최종"
-)
+
+# Marks of an answer
 _LABELLED = (
-    rf"^[ \t*_#>{{\"'-]*(?:(?:{_ADJECTIVES})\s*){{0,3}}(?:{_WORDS})"
+    rf"^[ \t*_#>{{\"'-]*(?:(?:{_RIGHT})\s*){{0,3}}(?:{_ANSWER}|tl;?dr|final|correct)"
     r"(?:\s+(?:finale?|correcta|correcte))?[*_\"']*[ \t]*"
     r"(?:(?::|(?<=\bans)\.)[*_]*|\n(?=\s*\S))"
 )
 _LABEL = re.compile(_LABELLED, re.I | re.M)
-_ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_WORDS})[*_\"']*\s*:[*_]*", re.I | re.M)
+_ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_ANSWER})[*_\"']*\s*:[*_]*", re.I | re.M)
 _STATED = re.compile(
     r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|(?:would|must|should|has\s+to)\s+be|=)[*_]*"
     r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
-    rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_WORDS})(?![a-z])\s*(?:\w{{1,20}}\s+)?"
+    rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_ANSWER})(?![a-z])\s*(?:\w{{1,20}}\s+)?"
     r"(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"
     r"(?:(?:la|die|a|l['\u2019])(?:\s+(?:\w*op[cçt]\w+|lettre|letra))?\s+(?=[A-J]\b))?|是|为|は|은|는)"
     r"|(?:\A|[故应以此\uff0c。])选择?|选择)\s*(?!\s*not\b):?",
@@ -73,6 +92,20 @@ _CONCLUDED = re.compile(
     r"(?!(?:is|are|was|were|do|does|did|far|that|much|many)\b)",
     re.I | re.M,
 )
+_HASHES = re.compile(r"^####[ \t]*([^\sA-Za-z#][^A-Za-z\n]*)$", re.M)
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?=[{\w])")
+_TAGGED = re.compile(r"<(?:final_)?answer>(.*?)(?:</(?:final_)?answer>|\Z)", re.I | re.S)
+_KEYED = re.compile(  # in JSON
+    r"\"(?:(?:final|correct|best|selected|chosen|predicted|short)[ _]?)?"
+    r"(answer|guess|choice|option|prediction)(?:[ _](?:letter|choice|option|text))?\"\s*:\s*"
+    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+)|\[((?:\s*\"[^\"\n]*\",?)+)\s*\])",
+    re.I,
+)
+_TABLE = re.compile(r"(?:^[ \t]*\|.*\|[ \t]*(?:\n|\Z))+", re.M)
+ITEM = re.compile(r"[-*\u2022]\s+|\(?(?:\d{1,2}|[A-Ja-j])[.)]\s+|option\s+\d:\s+", re.I)
+_ASKED = re.compile(r"[^.?!\n]*\?[\"'\u201d\u2019*_]*\s+(?=\S)")
+
+# What says nothing
 _THOUGHT = r"(?:[a-z]+[:_])?(?:think(?:ing)?|thoughts?|reasoning|scratchpad)\|?[>▷]"
 _THOUGHT_ENDS = re.compile(
     rf"[<◁](?:/|\|end_of_){_THOUGHT}|\[/THINK\]"
@@ -82,30 +115,39 @@ _THOUGHT_BEGINS = re.compile(rf"[<◁](?:\|begin_of_)?{_THOUGHT}|\[THINK\]|<\|ch
 _ENDS = re.compile(
     r"(?<=\S)\s*(?:<\|(?:end|end_?of_?text|im_end|eo[tm]_id|return)\|>|</s>|<(?:eos|end_of_turn)>)"
 )
-_UNSAID = re.compile(r"~~[^~\n]+~~|<(?:s|del)>[^<\n]+</(?:s|del)>|<\|\w+\|>")
-_TELLING = re.compile(r"(?!\W*(?:yes|no)\b)", re.I)
+_STRUCK_OUT = re.compile(r"~~[^~\n]+~~|<(?:s|del)>[^<\n]+</(?:s|del)>|<\|\w+\|>")
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[\w+-]*[ \t]*$", re.M)
-_KEYED = re.compile(  # in JSON
-    r"\"(?:(?:final|correct|best|selected|chosen|predicted|short)[ _]?)?"
-    r"(answer|guess|choice|option|prediction)(?:[ _](?:letter|choice|option|text))?\"\s*:\s*"
-    r"(?:\"((?:[^\"\\\n]|\\.)*)\"|([^\s\"\[{,}]+)|\[((?:\s*\"[^\"\n]*\",?)+)\s*\])",
+_OR_BELOW = re.compile(rf"\s*\n\s*({_OR})\s*\n\s*", re.I)
+_EMOJI = re.compile(
+    "[\U0001f000-\U0001faff\u2600-\u27bf\ufe0f]+(?=\\s|\\Z)|(?<!\\S)[\U0001f000-\U0001faff\u2600-\u27bf\ufe0f]+"
+)
+_PART = r"[^.!?;\n]{0,200}?"
+_BEGINS = r"(?:\A|(?<=[.!?;\n]))"
+_UNDECIDED = re.compile(  # Some say Paris, others say Rome. Perhaps Paris, perhaps Rome.
+    rf"{_BEGINS}{_PART}\b(?:(?:{_SOME})\b{_PART}\b(?:{_SAY})\b{_PART}[,;]\s+(?:and\s+|but\s+)?(?:{_OTHERS})"
+    rf"|(?P<maybe>{_MAYBE})\b{_PART},\s+(?P=maybe))\b[^.!?;\n]*"
+    rf"|,?\s+(?:{_BUT}|while)\s+(?:{_SOME}|{_OTHERS})\b{_PART}\b(?:{_SAY})\b[^.!?;\n]*",
     re.I,
 )
-_SOME = r"[^.!?;\n]{0,200}?"
 _BELIEF = (
-    rf"{_SOME}\b(?:(?<!is\s)(?<!are\s)(?<!be\s)thought|used\s+to|(?:may|might|could|would|people|many|most"
-    r"|some|often|commonly)\s+(?:\w+\s+)?(?:think|believe|say|assume|expect|guess)"
-    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_SOME}\bbut\b{_SOME}\b(?:is|are)\s+now\b))\b{_SOME}"
+    rf"{_PART}\b(?:(?<!is\s)(?<!are\s)(?<!be\s)thought|used\s+to|(?:may|might|could|would|people|many|most"
+    r"|some|often|commonly)\s+(?:\w+\s+)?(?:think|believe|say|assume|expect|guess)|at\s+first|früher"
+    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_PART}\bbut\b{_PART}\b(?:is|are)\s+now\b))\b{_PART}"
 )
-_UNHELD = re.compile(  # I thought it was Paris, but (it is Rome); not of an option, or in doubt
-    rf"(?:\A|(?<=[.!?\n]))(?!{_SOME}(?:\b(?:answer|option|choice)|\b(?-i:[A-HJ])\b))"
+_GIVEN_UP = re.compile(  # I thought it was Paris, but (it is Rome); not of an option, or in doubt
+    rf"(?:\A|(?<=[.!?\n]))(?!{_PART}(?:\b(?:answer|option|choice)|\b(?-i:[A-HJ])\b))"
     rf"(?:{_BELIEF},?\s(?:but|however|aber|mais|pero)\b|\W*(?:although|though|while)\b{_BELIEF},)"
-    rf"(?={_SOME}(?:\b(?:is|are|was|were|ist|est|es|era)|['\u2019]s)\s+(?:\w+\s+){{0,3}}(?-i:[A-Z\d]))"
-    rf"(?!{_SOME}(?:\b(?:not|also|may|might|could|possible|un\w+)\b|n['\u2019]t\b))"
-    rf"|(?:\A|(?<=[.!?\n])){_SOME}\bbut\s+(?:that|this|it)(?:['\u2019]s|\s+is|\s+was)\s+"
+    rf"(?={_PART}(?:\b(?:is|are|was|were|ist|est|es|era|really|actually)|['\u2019]s)\s+(?:\w+\s+){{0,3}}(?-i:[A-Z\d])"
+    r"|\s+(?:yes|no)\b)"
+    rf"(?!{_PART}(?:\b(?:not|also|may|might|could|possible|un\w+)\b|n['\u2019]t\b))"
+    rf"|(?:\A|(?<=[.!?\n])){_PART}\bbut\s+(?:that|this|it)(?:['\u2019]s|\s+is|\s+was)\s+"
     r"(?:not\s+(?:true|right|correct|so)|wrong|incorrect|false|a\s+(?:myth|mistake|misconception))\b"
-    rf"|\bI(?:\s+a|['\u2019])m\s+not\s+(?:\w+\s+)?(?:sure|certain)\b{_SOME},?\s+but\b(?!{_SOME}\bnot\b)",
+    rf"|\bI(?:\s+a|['\u2019])m\s+not\s+(?:\w+\s+)?(?:sure|certain)\b{_PART},?\s+but\b(?!{_PART}\bnot\b)",
     re.I,
+)
+_CANDIDATES = re.compile(  # Between A and B, (B is right)
+    r"(?:\A|(?<=[.!?\n]))\W*(?i:between|of|among|comparing|eliminating|excluding|ruling\s+out)\s+"
+    r"(?i:options?\s+)?[A-J]\b[^.;:\n]{0,99}?,\s+(?!(?:and|or)\b|[A-J](?:,|\s+(?:and|or)\b))"
 )
 _CORRECTED = re.compile(
     r"(?:^|[.!?…,;:\u2013\u2014-]\s{0,3})\W{0,5}(?:(?:no|oh|hmm)\W{1,5})?"
@@ -116,23 +158,19 @@ _CORRECTED = re.compile(
 )
 _WORD = r"(?:[^\s.!?\n]|[.!?](?=\S)){1,40}"
 _AMENDED = re.compile(  # "no, it is Paris"
-    r"\W{0,5}(?:(?:no(?=[,.])|actually|sorry|wait|i meant?|it(?:\s+is|['\u2019]s)"
+    r"\W{0,5}(?:(?:no(?=[,.:])|actually|sorry|wait|i meant?|it(?:\s+is|['\u2019]s)"
     r"|(?:it\s+)?should\s+be|the)\b\W{0,5}){0,5}"
     r"(?!\W*(?:not|right|correct|let|that|this|i|it|for|the|so)\b)"
     rf"({_WORD}(?:[ ]{_WORD}){{0,3}})[.!]?\s*(?:\n|\Z)",
     re.I,
 )
-_TABLE = re.compile(r"(?:^[ \t]*\|.*\|[ \t]*(?:\n|\Z))+", re.M)
-_TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.I | re.S)
-ITEM = re.compile(r"[-*\u2022]\s+|\(?(?:\d{1,2}|[A-Ja-j])[.)]\s+")
-_ASKED = re.compile(r"[^.?!\n]*\?[\"'\u201d\u2019*_]*\s+(?=\S)")
 _NEXT = re.compile(  # a model that goes on writes the next question, too
     r"\n[ \t]*[*_#>]*[ \t]*(?:question|q|human|user|problem|frage|pregunta|问题|問題)"
     r"[ \t]*\d*[*_]*\s*:",
     re.I,
 )
-_HASHES = re.compile(r"^####[ \t]*([^\sA-Za-z#][^A-Za-z\n]*)$", re.M)
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?=[{\w])")
+_TELLING = re.compile(r"(?!\W*(?:yes|no)\b)", re.I)
+_FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
 
 
 def plain(text: str) -> str:
@@ -152,10 +190,13 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
     """Return what a response says: after reasoning and corrections, before a next question."""
     start, end = after_thoughts(text)
     text = _ENDS.split(plain(text[start:end]), maxsplit=1)[0]
-    text = _TAGGED.sub(r"\nAnswer: \1\n", _UNSAID.sub(" ", text))
-    text = _KEYED.sub(_as_line, text)
-    text = _UNHELD.sub("", _TABLE.sub(_out_of_table, _FENCE.sub("", text)))
-    text = _before_next(text.strip())
+    for pattern, instead in _REWRITTEN:
+        text = pattern.sub(instead, text)
+    return _corrected(_before_next(_EMOJI.sub("", text).strip() or text.strip()), means)
+
+
+def _corrected(text: str, means: Callable[[str], object]) -> str:
+    """Return what stands after the last correction that has an answer of its own."""
     for found in reversed([*_CORRECTED.finditer(text)][-MOST:]):
         rest = text[found.end() :]
         if any(marked(rest)):
@@ -186,6 +227,19 @@ def _out_of_table(table: re.Match[str]) -> str:
     return f"Answer: {found[0].strip()}\n" if found else table[0]
 
 
+_REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    (_STRUCK_OUT, " "),
+    (_TAGGED, r"\nAnswer: \1\n"),
+    (_KEYED, _as_line),
+    (_FENCE, ""),
+    (_TABLE, _out_of_table),
+    (_OR_BELOW, r" \1 "),
+    (_UNDECIDED, ""),
+    (_GIVEN_UP, ""),
+    (_CANDIDATES, ""),
+)
+
+
 def _before_next(text: str) -> str:
     for cut in _NEXT.finditer(text):
         before = text[: cut.start()].rstrip("*_ \n")
@@ -197,8 +251,7 @@ def _before_next(text: str) -> str:
 def short_answer(text: str) -> str:
     """Return the part that answers: boxed, labelled or after ####, else the first line."""
     said = spoken(text)
-    marked = [*boxed(said), *labelled(said), *hashed(said)]
-    return marked[0] if marked else opening(said)[0]
+    return next(itertools.chain(boxed(said), labelled(said), hashed(said), opening(said)))
 
 
 def opening(said: str) -> list[str]:

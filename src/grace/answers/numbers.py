@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from grace.answers.finding import REJECTING, joined, marked, opening, plain, spoken
+from grace.answers.units import UNITS
 
 SCALES = {"dozen": 12, "hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6}
 SCALES |= {"crore": 10**7, "billion": 10**9, "trillion": 10**12}
@@ -35,34 +36,6 @@ _ORDINALS = (
 ORDINAL_WORDS = _ORDINALS.split()
 _ONES, _MANY = " I II III IV V VI VII VIII IX", " X XX XXX XL L LX LXX LXXX"
 ROMAN = [tens + ones for tens in _MANY.split(" ") for ones in _ONES.split(" ")][1:]
-_SPELT = (  # names of one unit, after its worth; those of one line exclude each other
-    ".001 mm millimeter millimetre, .01 cm centimeter centimetre, 1 m meter metre,"
-    " 1000 km kilometer kilometre, 1609.344 mile mi, .3048 ft foot feet, .0254 inch inches in,"
-    " .9144 yd yard, ly lightyear",
-    ".001 mg milligram, 1 g gram gramme, 1000 kg kilogram kilogramme, t ton tonne,"
-    " 453.59237 lb lbs pound, 28.349523125 oz ounce",
-    ".001 ms millisecond, 1 s sec second, 60 min minute, 3600 h hr hour, 86400 day, 604800 week,"
-    " 2629746 month, 31556952 year yr, 315569520 decade, 3155695200 century centuries",
-    ".001 ml milliliter millilitre, 1 l liter litre, gallon gal, pint",
-    "k kelvin, c celsius, f fahrenheit",
-    "1 w watt, 1000 kw kilowatt, mw megawatt, gw gigawatt",
-    "1 hz hertz, 1000 khz kilohertz, 1000000 mhz megahertz, 1000000000 ghz gigahertz",
-    "kb kilobyte, mb megabyte, gb gigabyte, tb terabyte",
-    "dollar usd, euro eur, gbp, cent, yen, rupee",
-    "january jan, february feb, march mar, april apr, may, june jun, july jul, august aug,"
-    " september sep sept, october oct, november nov, december dec",
-    "am, pm",
-)
-UNITS = {  # each spelling of a unit (or month), with its dimension, and its worth or else its name
-    spelling: (number, names.split()[0])
-    for number, line in enumerate(_SPELT)
-    for names in line.split(",")
-    for name in names.split()
-    if name.isalpha()
-    for spelling in (name, f"{name}s")
-}
-_OTHER = "square sq cubic cu per km2 m2 kmh mph degree degrees old"
-OTHER = {*_OTHER.split()}
 LARGEST = 300  # digits
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63"), "-")
 _TYPED = str.maketrans("\u2044\u066c\u066b\u22c5\u2217\u2212\u2215", "/,.\u00b7*-/") | {
@@ -94,7 +67,7 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\^\s*\{?\\circ\}?", "°"),
     (r"\\([%$#&_])", r"\1"),
     (
-        r"\\(?:text\w*|math\w+|underline|emph|operatorname|boldsymbol|mbox|f?box(?:ed)?)\s*\{([^{}]*)\}",
+        r"\\(?:text\w*|math\w+|underline|emph|operatorname|boldsymbol|ce|mbox|f?box(?:ed)?)\s*\{([^{}]*)\}",
         r"\1",
     ),
     (r"\\[dtc]?frac\s*(?:\{\s*([-\d.,]+)\s*\}|(\d))\s*(?:\{\s*([\d.,]+)\s*\}|(\d))", r" \1\2/\3\4"),
@@ -104,6 +77,7 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\(?=[A-Za-z])", ""),
     (r"(?<=[\w)])\*\*(?=[-+]?\d+(?![\d*]))", "^"),
     (r"\\([{}])", r"\1"),
+    (r"(?<=[A-Za-z])_\{?(\d+)\}?", r"\1"),  # H_2O
     (r"\*\*|__|`", ""),
 )
 _TOKEN = re.compile(
@@ -124,9 +98,16 @@ _SHARES |= {word: number for number, word in enumerate(ORDINAL_WORDS[:10], 1) if
 _NUMERAL = "|".join([*COUNTED, *filter(str.isascii, SCALES), *(f"{word}s?" for word in _SHARES)])
 _IN_WORDS = re.compile(
     rf"(?:\b(minus|negative)\s+)?\b((?:an?\s+)?(?:{_NUMERAL})\b"
-    rf"(?:[\s-]+(?:and\s+)?(?:an?\s+)?(?:{_NUMERAL})\b)*)",
+    rf"(?:,?[\s-]+(?:and\s+)?(?:an?\s+)?(?:{_NUMERAL})\b)*)|((?:[零\u3007一二两兩三四五六七八九十百千万萬亿億])+)",
     re.I,
 )
+_HAN = {sign: number for number, sign in enumerate("零一二三四五六七八九")} | {
+    "\u3007": 0,
+    "两": 2,
+    "兩": 2,
+}
+_HAN_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+_ERA = re.compile(r"\s?(?:BCE?|B\.\s?C\.(?:\s?E\.)?)(?!\w)")
 _SCALE = re.compile(rf"[ -]?({'|'.join(SCALES)})(?:(?<=[^\x00-\x7f])|s?\b)", re.I)
 _PERCENT = re.compile(r"\s?(?:%|percent\b|per cent\b|pct\b)", re.I)
 _OPERATOR = re.compile(r"[ \t]*(?:[+\u00d7*÷/·][ \t]*[\w($]|[xX][ \t]*\d|-[ \t]+\d)|\^")
@@ -134,13 +115,9 @@ _OPERAND = re.compile(r"[\w)%][ \t]*(?:[+\u00d7*÷/·^]|(?<=[\d\s])[xX](?=\s))[ 
 _CURRENCY = re.compile(r"(?:\b[A-Z]{1,2}[$]|[$€£¥₹₩]|(?<![^\W_])(?:Rs|USD|EUR|GBP)\.?)\s?$", re.I)
 _SIGN = re.compile(r"(?P<sign>[-+])(?P<apart>\s?)$")
 _MINUS = re.compile(r"(?<![^\W_])(?:minus|negative)\s$", re.I)
-_DENIED = re.compile(rf"{REJECTING}\s+\W*\Z", re.I)
+_DENIED = re.compile(rf"{REJECTING}(?:\s+|(?<=是))\W*\Z", re.I)
 _ASIDE = re.compile(
     r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])|\s+out\s+of\s+\d[\d.,]*", re.I
-)
-_AMOUNT = re.compile(
-    rf"(\A(?:an?|{'|'.join(COUNTED)})|(?<![\w.,/-])[\d.,]*\d)[\s-]?([a-z]+)\b(?![\^/]|\s*per\b)",
-    re.I,
 )
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
@@ -179,35 +156,6 @@ def _as_digits(found: re.Match[str]) -> str:
         before = found.string[found.start() - 1 : found.start()]
         return " " * before.isdecimal() + unicodedata.normalize("NFKC", sign).replace("\u2044", "/")
     return sign
-
-
-_MONTHS = _SPELT[-2].split(",")
-_MONTH = "|".join(sorted(_SPELT[-2].replace(",", "").split(), key=len, reverse=True))
-DATE = re.compile(
-    rf"\b(?:(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<m>{_MONTH})\b\.?,?\s+(?P<y>\d{{4}})"
-    rf"|(?P<m2>{_MONTH})\b\.?\s+(?P<d2>\d{{1,2}})(?:st|nd|rd|th)?,?\s+(?P<y2>\d{{4}})"
-    r"|(?P<y3>\d{4})(?P<sign>[-/.])(?P<m3>\d{1,2})(?P=sign)(?P<d3>\d{1,2})"
-    r"|(?P<y4>\d{4}) ?年 ?(?P<m4>\d{1,2}) ?月 ?(?P<d4>\d{1,2})(?: ?日)?"
-    r"|(?P<d5>\d{1,2})(?P<by>[-/.])(?P<m5>\d{1,2})(?P=by)(?P<y5>\d{4}))(?!\d)",
-    re.I,
-)
-
-
-def dated(text: str) -> str:
-    """Return a text with its whole dates as 2011-12-20; one such as 1/2/2011 stays as it is."""
-    return DATE.sub(_as_date, text)
-
-
-def _as_date(found: re.Match[str]) -> str:
-    day, month, year = (
-        next(filter(None, (found[f"{part}{at}"] for at in ("", *"2345")))) for part in "dmy"
-    )
-    names = [month.lower() in names.split() for names in _MONTHS]
-    month = month if month.isdigit() else str(names.index(True) + 1)
-    if found["y5"] and int(month) > 12 >= int(day):
-        day, month = month, day
-    sure = found["y5"] is None or int(day) > 12 or day == month
-    return f"{year}-{int(month):02}-{int(day):02}" if sure and int(month) <= 12 else found[0]
 
 
 def tokens(text: str) -> Iterator[Number]:
@@ -271,6 +219,8 @@ def _token(text: str, found: re.Match[str], earliest: int) -> Number:
         value = None if value is None else value * SCALES[named[1].lower()]
     percent = bool(per := _PERCENT.match(text, end))
     end = per.end() if per else end
+    if era := _ERA.match(text, end):
+        end, value = era.end(), None if value is None else -value
     if more := _MORE.match(text, end):
         return Number(start, more.end(), None)
     pair = "," in core and left[-1:] in ("(", "[", "{") and text[end : end + 1] in (")", "]", "}")
@@ -380,14 +330,49 @@ def _given(part: str) -> Iterator[Number]:
 
 
 def _spelled(part: str) -> Number | None:
-    """Return the one number that a line without digits has in English words."""
-    found = []
-    for match in itertools.islice(_IN_WORDS.finditer(part), 9):
-        words = match[2].lower().replace("-", " ").split()
-        value = _worth(words) if len(words) < _NEAR else None
-        if value is not None and not (words == ["one"] and part[: match.start()].strip()):
-            found.append(Number(match.start(), match.end(), -value if match[1] else value))
+    """Return the one number that a line without digits has in words, English or Chinese."""
+    found = [one for one in _in_words(part) if not _DENIED.search(part, 0, one.start)]
+    found = [one for one in found if len(found) == 1 or part[one.start : one.end] != "一"]
     return found[0] if len(found) == 1 else None
+
+
+def _in_words(part: str) -> Iterator[Number]:
+    """Yield the numbers that a text has in words."""
+    for match in itertools.islice(_IN_WORDS.finditer(part), 9):
+        value = _worth_in_chinese(match[3]) if match[3] else None
+        words = re.split(r"[,\s-]+", (match[2] or "").lower())
+        if not match[3] and len(words) < _NEAR:
+            value = _worth(words)
+        ordinal = part[match.start() - 1 : match.start()] == "第"
+        if value is None or ordinal or (words == ["one"] and part[: match.start()].strip()):
+            continue
+        yield Number(match.start(), match.end(), -value if match[1] else value)
+
+
+def in_digits(text: str) -> str:
+    """Return a text with the numbers that it has in words as digits."""
+    for one in reversed([*_in_words(text)]):
+        if not text[: one.start].rstrip()[-1:].isdigit():  # 5 million
+            text = f"{text[: one.start]}{canonical(one.value or Fraction(0))}{text[one.end :]}"
+    return text
+
+
+def _worth_in_chinese(signs: str) -> Fraction | None:
+    """Return the number that Chinese numerals say: 二十五万; of digits alone in their places."""
+    if len(signs) > _NEAR:
+        return None
+    if not {*signs} & {*_HAN_SCALES}:
+        return Fraction(int("".join(str(_HAN[sign]) for sign in signs)))
+    total = group = digit = 0
+    for sign in signs:
+        scale = _HAN_SCALES.get(sign, 0)
+        if scale >= 10**4:
+            total, group, digit = (total + group + digit or 1) * scale, 0, 0
+        elif scale:
+            group, digit = group + (digit or 1) * scale, 0
+        else:
+            digit = _HAN[sign]
+    return Fraction(total + group + digit)
 
 
 def _worth(words: list[str]) -> Fraction | None:
@@ -397,6 +382,8 @@ def _worth(words: list[str]) -> Fraction | None:
         if word == "and":
             before, group = before + group, Fraction(0)
         elif word in COUNTED:
+            if at == 1 and 10 < group <= 20 and COUNTED[word] > 9:  # nineteen sixty-nine
+                group *= 100
             if group % 100 and (COUNTED[word] > 9 or group % 100 < 20 or group % 10):
                 return None  # three four
             group += COUNTED[word]
@@ -429,20 +416,6 @@ def alone(text: str) -> Number | None:
     return _spelled(text) if _IN_WORDS.fullmatch(text.strip(" .")) else None
 
 
-def in_base_units(text: str) -> str:
-    """Return a typed text with its amounts in one unit of each dimension: 5 km, 5000 m."""
-    return _AMOUNT.sub(_in_base_unit, text)
-
-
-def _in_base_unit(found: re.Match[str]) -> str:
-    dimension, worth = UNITS.get(found[2].casefold(), (0, "none"))
-    number = next(tokens(found[1]), None)
-    value = Fraction(COUNTED.get(found[1].lower(), 1)) if number is None else number.value
-    if value is None or worth.isalpha():
-        return found[0]
-    return f"{canonical(value * Fraction(worth))} base{chr(ord('a') + dimension)}"
-
-
 def canonical(value: Fraction) -> str:
     """Return a number as votes count it."""
     if value.denominator == 1:
@@ -455,7 +428,7 @@ def canonical(value: Fraction) -> str:
 
 def same(said: Number, accepted: Number) -> bool:
     """Return whether two numbers are equal, but for rounding; 50% is 50 and 0.5."""
-    return any(_is_close(a, b) for a in _meant(said) for b in _meant(accepted))
+    return any(is_close(a, b) for a in _meant(said) for b in _meant(accepted))
 
 
 def _meant(token: Number) -> list[Fraction]:
@@ -463,7 +436,7 @@ def _meant(token: Number) -> list[Fraction]:
     return [value, value / 100] if token.percent else [value]
 
 
-def _is_close(value: Fraction, accepted: Fraction) -> bool:
+def is_close(value: Fraction, accepted: Fraction) -> bool:
     """Return whether two numbers are equal, but for rounding if one of them is no whole number."""
     if value == accepted or (value.denominator == 1 and accepted.denominator == 1):
         return value == accepted

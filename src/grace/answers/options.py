@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from grace.answers import finding, yes_no
 from grace.answers.explained import chosen, mentions
-from grace.answers.finding import DENIED, REJECTING, joined, plain, spoken
+from grace.answers.finding import DISPUTED, REJECTING, joined, plain, spoken
 from grace.answers.numbers import IDEOGRAPH, ORDINAL_WORDS, typed
 from grace.answers.text import canonical
 
@@ -20,6 +20,7 @@ _LEAD = re.compile(
     r"(?:(?:the\s+|my\s+)?(?:(?:correct|right|best|final|selected|chosen)\s+)?"
     r"(?:answer|option|choice|alternative)(?:\s+letter)?(?:\s+is)?:?\s+"
     r"|(?:it|that)(?:\s+is|['\u2019]s|\s+(?:must|should|would)\s+be)\s+|i(?:\s+would|['\u2019]d)?\s+(?:say|guess|think|believe)\s+"
+    r"|(?:i(?:\s+would|['\u2019]d)?\s+)?(?:choose|select|pick|go\s+with)\s+"
     r"|(?:definitely|clearly|probably|(?:most\s+)?likely)\s+){1,3}(?=\S)",
     re.I,
 )
@@ -35,8 +36,15 @@ _GOES_ON = re.compile(  # after the letter A, where an article is followed by a 
 )
 _REFUSED = re.compile(
     r"\s+(?:is|was|are|can|must|would|seems)\s+(?:\w+\s+)?"
-    r"(?:not|wrong|incorrect|false|untrue|unlikely|impossible|out|eliminated|excluded|least)\b",
+    r"(?:not|wrong|incorrect|false|untrue|unlikely|impossible|out|eliminated|excluded|least|worse)\b",
     re.I,
+)
+_TURNED = re.compile(  # B is tempting, but A is correct
+    r"[^.;\n]*\b(?:but|so|hence|therefore|thus)\b[^.;\n]*?\b([A-HJ])\b[^.;\n]*"
+)
+_RULED_OUT = re.compile(  # A and C are wrong; (B is correct)
+    r"(?:\A|(?<=[.!?\n;]))(?![^.;\n]*\b(?:right|correct)\b)[^.;\n]*"
+    r"(?:\b[A-J]\b[^.;\n]*\b(?:wrong|incorrect)\b|\bnot\s+\(?[A-J]\b)[^.;\n]*;\s*"
 )
 _NUMBERED = re.compile(
     r"\W*(?:the\s+)?(?:option|choice|alternative|answer|number|no\.)\s*(?:number\s*|no\.?\s*|#\s*)?"
@@ -63,6 +71,7 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     """Return the letter that a response chooses, None if it names no option, or one beyond them."""
     text, *choices = (_BESIDE_IDEOGRAPH.sub(" ", one) for one in (text, *choices))
     said = spoken(text, lambda part: named(part, choices, marked=False))
+    said = _RULED_OUT.sub("", said)
     for part in finding.marked(said):
         letter = named(part, choices)
         if letter and not _hedges(part, letter, choices):
@@ -162,7 +171,7 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
 def _denies(part: str, letter: str | None, choices: Sequence[str]) -> bool:
     """Return whether a part has more negations than an option in it: "Cannot be determined"."""
     own = choices[LETTERS.index(letter)] if letter else ""
-    return len(DENIED.findall(part)) > len(DENIED.findall(own))
+    return len(DISPUTED.findall(part)) > len(DISPUTED.findall(own))
 
 
 def _without_latex(part: str) -> str:
@@ -179,7 +188,10 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
     if (match := _LETTER.match(rest)) and match[1] != "I":
         closed = _CLOSED.match(rest, match.end()) or _GOES_ON.match(rest, match.end())
         letter = match[1] or match[2].upper()
-        refused = _REFUSED.match(rest, match.end())
+        turned = _TURNED.match(rest, match.end())
+        refused = _REFUSED.match(rest, match.end()) is not None or (
+            turned is not None and turned[1] != letter and not DISPUTED.search(turned[0])
+        )
         return letter if closed and not refused and contained in (None, letter) else None
     if _denies(line, contained, choices) or _NUMBERED.match(line):
         return None

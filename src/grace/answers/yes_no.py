@@ -8,7 +8,7 @@ from grace.answers.finding import lines, marked, plain, spoken
 from grace.answers.numbers import typed
 
 NEAR = 80  # characters around a word that may change what it means
-_YES_WORDS = "yes yeah yep yup ja oui si sí sim да так tak evet نعم 是 是的 对 對 はい 네 예"
+_YES_WORDS = "yes yeah yep yup ja oui si sí sì sim да так tak evet نعم 是 是的 对 對 はい 네 예"
 _NO_WORDS = "no nope nah nein non não nee nej нет ні nie hay\u0131r 否 不 不是 いいえ 아니요 لا"
 _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
@@ -21,6 +21,7 @@ _SKIPPED = re.compile(
     r"|\b(?:no|false|incorrect|wrong)\s*(?:/|or|and)\s*(?:yes|true|correct|right)\b"
     r"|\bno\s+(?:\w+\s+)?(?:information|evidence|data|way|idea|answer|context|mention|consensus"
     r"|indication|proof)\b"
+    r"|\bneither\s+\w+\s+nor\s+\w+|\b(?:cannot|can['\u2019]t|could\s*n['\u2019]t)\s+(?:answer|say|tell)\s+\w+"
     r"|\bno\.?\s*\d|\bnot\s+only\b|\b(?:not|n['\u2019]t)\s+(?:sure|certain|know)\b",
     re.I,
 )
@@ -33,7 +34,7 @@ _SHORT = re.compile(  # "It isn't.", "They do.", "Certainly not."
     r"(?:absolutely|certainly|definitely|of course|indeed|probably|surely|really)?\s*"
     r"(?:(?:it|he|she|they|this|that|these|those|there|we|you|i|one)\s+"
     r"(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would|should|must|may|might|wo|ca)"
-    r")?\s*"
+    r")?\s*(?:certainly|definitely|really|indeed)?\s*"
     rf"(?P<no>{_NOT}(?:\s+(?:really|at all|think so|the case|so|necessarily|quite))?)?\s*[.!]*",
     re.I,
 )
