@@ -54,7 +54,8 @@ def scale(
     """Compare voting strategies by accuracy, samples and tokens.
 
     RUN is a finished run, or a directory of several; the result is added to its
-    report. An interrupted command resumes when you repeat it.
+    report. It also fits the strategy grace-vote, which votes then use where you
+    name none. An interrupted command resumes when you repeat it.
     """
     from rich.console import Console
 
