@@ -13,19 +13,22 @@ from grace.errors import UserInputError
 from grace.metrics import (
     Bar,
     Resamples,
-    adaptive_ece,
-    aurc,
     auroc,
     bootstrap,
     brier,
     ece,
     reliability,
-    smooth_ece,
     wqd,
 )
-from grace.metrics.kernels import Counted
+from grace.metrics.kernels import Counted, check, sort_by_confidence
 from grace.metrics.resampling import TAILS
-from grace.metrics.samples import check, sort_by_confidence
+
+
+def metric(name):
+    return lambda *args, **options: metrics.evaluate(*args, name, **options)[name]
+
+
+adaptive_ece, aurc, smooth_ece = map(metric, ("adaptive_ece", "aurc", "smooth_ece"))
 
 
 def made_up(n=400, seed=0):
@@ -49,7 +52,7 @@ def test_metrics_equal_hand_numbers():
     assert ece(confidence, correct) == pytest.approx((0.05 + 0.7 + 0.05) / 4)
     assert brier(confidence, correct) == pytest.approx((0.05**2 + 0.85**2 + 0.15**2 + 0.05**2) / 4)
     assert auroc(confidence, correct) == pytest.approx(3.5 / 4)
-    assert metrics.accuracy(confidence, correct) == 0.5
+    assert metrics.evaluate(confidence, correct, "accuracy") == {"accuracy": 0.5}
     # risks of the surest k: 0, then 1/4 = (0 + 1/2) / 2, 1/3, 2/4
     assert aurc(confidence, correct) == pytest.approx((0 + 0.25 + 1 / 3 + 0.5) / 4)
 
@@ -252,8 +255,7 @@ def test_counts_mean_repetition(rows, random):
     weights = [random.randint(0, 3) for _ in rows]
     weights[0] = 2
     for name, kernel in metrics.METRICS.items():
-        metric = getattr(metrics, name)
-        repeated = metric(np.repeat(confidence, weights), np.repeat(correct, weights))
+        repeated = metric(name)(np.repeat(confidence, weights), np.repeat(correct, weights))
         data = sort_by_confidence(*check(confidence, correct))
         weighted = float(kernel(Counted(data, np.array(weights, float)[None, data.order_N]))[0])
         assert weighted == pytest.approx(repeated, abs=1e-9, nan_ok=True), name
@@ -267,8 +269,7 @@ def test_a_bootstrap_equals_evaluating_the_resampled_rows():
     drawn = np.random.default_rng(5).integers(30, size=(20, 30))
     resamples = Resamples(range(30), resamples=20, seed=5)
     for name, draws in resamples.evaluate(confidence, correct, range(30)).items():
-        metric = getattr(metrics, name)
-        slow = [metric(confidence[rows], correct[rows]) for rows in drawn]
+        slow = [metric(name)(confidence[rows], correct[rows]) for rows in drawn]
         value_R = np.abs(draws).sum(axis=1) if draws.ndim == 2 else draws
         assert value_R[1:] == pytest.approx(slow, nan_ok=True), name
         if draws.ndim == 1:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from grace.metrics.calibration import CLIP, newton, sigmoid
 from grace.metrics.calibration import log_odds as log_odds
-from grace.metrics.samples import Floats, check
+from grace.metrics.kernels import Floats, check
 
 STEEPEST = 50.0
 """Largest slope and offset of Platt scaling, in logits per standard deviation of confidence."""

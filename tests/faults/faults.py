@@ -125,7 +125,7 @@ def _ties_lost(metrics: dict[str, Any]) -> Any:
 
 def _from_the_middle(metrics: dict[str, Any]) -> Any:
     def ece(at: Any) -> Any:
-        from grace.metrics.samples import bin_index
+        from grace.metrics.kernels import bin_index
 
         middle = (bin_index(at.data.confidence_N, at.data.bins) + 0.5) / at.data.bins
         return metrics["ece"](type(at)(at.data._replace(confidence_N=middle), at.counts_RN))
@@ -409,13 +409,13 @@ FAULTS = [
     # 9. Figures: ten bins, the last one closed; whole questions are resampled.
     Fault(
         "an edge belongs to the bin below",
-        "grace.metrics.samples:bin_index",
+        "grace.metrics.kernels:bin_index",
         _bin_below,
         (METRICS + "test_a_confidence_on_an_edge_belongs_to_the_bin_above",),
     ),
     Fault(
         "a bin beyond the last",
-        "grace.metrics.samples:bin_index",
+        "grace.metrics.kernels:bin_index",
         _bin_beyond,
         (METRICS + "test_a_confidence_of_exactly_one_counts_in_the_last_bin",),
     ),

@@ -7,7 +7,7 @@ from grace.methods.paper.targets import (
     balance,
     make_targets,
 )
-from grace.metrics.samples import bin_index
+from grace.metrics.kernels import bin_index
 
 
 def test_a_target_is_the_accuracy_of_the_bin() -> None:

@@ -21,7 +21,7 @@ from grace.engines import Engine
 from grace.errors import DataError
 from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.metrics import brier
-from grace.metrics.samples import bin_index
+from grace.metrics.kernels import bin_index
 from grace.probe.rows import Array, assign_folds, check_several, labels_of, sigmoid, spread
 
 

@@ -18,7 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from grace.metrics.calibration import Calibration as Calibration
 from grace.metrics.calibration import calibration as calibration
 from grace.metrics.kernels import METRICS as METRICS
-from grace.metrics.kernels import Counted, metric_names
+from grace.metrics.kernels import (
+    Counted,
+    Floats,
+    bin_index,
+    check,
+    check_questions,
+    metric_names,
+    sort_by_confidence,
+)
 from grace.metrics.resampling import Estimate as Estimate
 from grace.metrics.resampling import Resamples as Resamples
 from grace.metrics.resampling import bootstrap as bootstrap
@@ -26,7 +34,6 @@ from grace.metrics.resampling import difference as difference
 from grace.metrics.resampling import estimate as estimate
 from grace.metrics.resampling import over_seeds as over_seeds
 from grace.metrics.resampling import percentiles as percentiles
-from grace.metrics.samples import Floats, bin_index, check, check_questions, sort_by_confidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,6 @@ class Bar:
     accuracy: float | None
 
 
-def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Share of right responses; the confidence is checked but not used."""
-    return evaluate(confidence, correct, "accuracy")["accuracy"]
-
-
 def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
     """Expected calibration error: mean |accuracy - mean confidence| over equal-width bins.
 
@@ -53,25 +55,6 @@ def ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
     Source: Naeini et al. 2015; arXiv 2509.09438 app. C.
     """
     return evaluate(confidence, correct, "ece", bins=bins)["ece"]
-
-
-def adaptive_ece(confidence: ArrayLike, correct: ArrayLike, bins: int = 10) -> float:
-    """ECE over bins of (nearly) equal numbers of responses.
-
-    Tied responses are never split: all go to the bin of their middle rank, so the value does not
-    depend on the order of the responses.
-    """
-    return evaluate(confidence, correct, "adaptive_ece", bins=bins)["adaptive_ece"]
-
-
-def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Smooth ECE (smECE): ECE without bins, at the kernel width that equals the error itself.
-
-    smECE_s is the integral over [0, 1] of |mean of K_s(t, c)(y - c)| with K_s the Gaussian
-    reflected at 0 and 1; the value is at the fixed point smECE_s = s (s at least 1/1024).
-    Source: Blasiok and Nakkiran 2024, arXiv 2309.12236, definition of smECE_*.
-    """
-    return evaluate(confidence, correct, "smooth_ece")["smooth_ece"]
 
 
 def brier(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -85,15 +68,6 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     nan when all responses are right or all are wrong.
     """
     return evaluate(confidence, correct, "auroc")["auroc"]
-
-
-def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk-coverage curve: mean error rate of the k surest, over k = 1..n.
-
-    Tied confidences count as the expectation over all their orderings (closed form).
-    Source: Geifman et al. 2019, arXiv 1805.08206.
-    """
-    return evaluate(confidence, correct, "aurc")["aurc"]
 
 
 def wqd(confidence: ArrayLike, correct: ArrayLike, questions: Sequence[Any]) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grace.metrics.samples import Floats, bin_index, check, check_questions
+from grace.metrics.kernels import Floats, bin_index, check, check_questions
 
 CLIP = 1e-6
 """Confidences are clipped to [CLIP, 1 - CLIP] before a logarithm is taken."""

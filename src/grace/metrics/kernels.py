@@ -1,4 +1,4 @@
-"""Each metric as one function of sorted data and of counts, for many rows of counts at once.
+"""Each metric as one function of checked, sorted data and of counts, for many rows at once.
 
 Shapes: N responses, R resamples, T groups of tied confidences, B bins, G grid points.
 """
@@ -7,11 +7,85 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
-from grace.metrics.samples import Floats, Sorted, bin_index, scatter
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+MOST_BINS = 1000
+
+
+class Sorted(NamedTuple):
+    """The data by rising confidence; each run of ties begins at one of `starts_T`."""
+
+    confidence_N: Floats
+    correct_N: Floats
+    starts_T: Indices
+    order_N: Indices
+    bins: int
+
+
+def check(
+    confidence: ArrayLike, correct: ArrayLike, bins: int = 10, *, bounded: bool = True
+) -> tuple[Floats, Floats]:
+    """Return both as float64 arrays of shape (N,)."""
+    confidence_N = np.asarray(confidence, dtype=np.float64)
+    correct_N = np.asarray(correct, dtype=np.float64)
+    if confidence_N.ndim != 1 or confidence_N.shape != correct_N.shape:
+        raise UserInputError(
+            f"confidence has shape {confidence_N.shape} and correct {correct_N.shape}; "
+            "give two lists of the same length"
+        )
+    if not len(confidence_N):
+        raise UserInputError("there are 0 responses to evaluate; give at least one")
+    inside_N = (confidence_N >= 0) & (confidence_N <= 1)
+    bad = ~(inside_N if bounded else np.isfinite(confidence_N))
+    if bad.any():
+        at = int(np.argmax(bad))
+        wanted = "a probability in [0, 1]" if bounded else "a finite number"
+        raise UserInputError(
+            f"confidence[{at}] is {confidence_N[at]}, expected {wanted}; "
+            "leave out responses without a confidence"
+        )
+    wrong = (correct_N != 0) & (correct_N != 1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise UserInputError(f"correct[{at}] is {correct_N[at]}, expected true or false")
+    if not 1 <= bins <= MOST_BINS:
+        raise UserInputError(f"bins is {bins}, expected 1 to {MOST_BINS}")
+    return confidence_N, correct_N
+
+
+def sort_by_confidence(confidence_N: Floats, correct_N: Floats, bins: int = 10) -> Sorted:
+    """Sort by rising confidence and find the runs of ties."""
+    order_N = np.lexsort((correct_N, confidence_N))
+    confidence_N = confidence_N[order_N]
+    starts_T = np.flatnonzero(np.diff(confidence_N, prepend=-1.0))
+    return Sorted(confidence_N, correct_N[order_N], starts_T, order_N, bins)
+
+
+def bin_index(confidence_N: Floats, bins: int) -> Indices:
+    """Return the equal-width bin of each confidence: [k/bins, (k+1)/bins), the last one closed."""
+    edges = np.arange(1, bins) / bins
+    return np.searchsorted(edges, confidence_N, side="right")
+
+
+def scatter(index_RN: Indices, value_RN: Floats, size: int) -> Floats:
+    """Add up each row's values by index: (R, N) to (R, size)."""
+    flat = (np.arange(len(index_RN))[:, None] * size + index_RN).ravel()
+    total = np.bincount(flat, weights=value_RN.ravel(), minlength=len(index_RN) * size)
+    return total.astype(np.float64).reshape(len(index_RN), size)
+
+
+def check_questions(questions: Sequence[Any], n: int) -> None:
+    """Raise UserInputError unless there is one question id for each of n responses."""
+    if len(questions) != n:
+        raise UserInputError(f"{len(questions)} question ids for {n} responses; give one each")
+
 
 GRID = 1024
 """Cells of the grid on which smooth ECE convolves; its narrowest kernel is one cell wide."""
@@ -62,6 +136,7 @@ def _ece_gaps(at: Counted) -> Floats:
 
 
 def _adaptive_ece_gaps(at: Counted) -> Floats:
+    """Over bins of nearly equal numbers of responses; ties go to the bin of their middle rank."""
     bins = at.data.bins
     gap_RT = at.right_RT - at.n_RT * at.data.confidence_N[at.data.starts_T]
     twice_middle_RT = 2 * np.cumsum(at.n_RT, axis=1) - at.n_RT
@@ -81,6 +156,10 @@ def _auroc(at: Counted) -> Floats:
 
 
 def _aurc(at: Counted) -> Floats:
+    """Area under the risk-coverage curve: mean error rate of the k surest, over k = 1..n.
+
+    Ties count as the mean over all their orders. Source: Geifman et al. 2019, arXiv 1805.08206.
+    """
     n_RT = at.n_RT[:, ::-1]
     wrong_RT = n_RT - at.right_RT[:, ::-1]
     seen_RT = np.cumsum(n_RT, axis=1)
@@ -96,6 +175,11 @@ def _aurc(at: Counted) -> Floats:
 
 
 def _smooth_ece_gaps(at: Counted) -> Floats:
+    """ECE without bins, at the kernel width that equals the error itself, from one cell on.
+
+    It is the integral over [0, 1] of |mean of K(t, c)(y - c)|, K the Gaussian reflected at 0 and 1.
+    Source: Blasiok and Nakkiran 2024, arXiv 2309.12236, definition of smECE_*.
+    """
     data = at.data
     gap_RN = at.counts_RN * (data.correct_N - data.confidence_N) / at.total_R[:, None]
     cell_N = np.minimum((data.confidence_N * GRID).astype(np.intp), GRID - 1)

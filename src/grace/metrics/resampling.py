@@ -16,8 +16,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grace.metrics.kernels import GAPS, METRICS, Counted, metric_names
-from grace.metrics.samples import Floats, check, check_questions, scatter, sort_by_confidence
+from grace.metrics.kernels import (
+    GAPS,
+    METRICS,
+    Counted,
+    Floats,
+    check,
+    check_questions,
+    metric_names,
+    scatter,
+    sort_by_confidence,
+)
 
 _CHUNK = 200_000
 """Largest number of entries in one block of counts, so that it stays in the processor's cache."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -39,16 +40,15 @@ def render_table(report: Report, *, written: bool = True) -> RenderableType:
     from rich.text import Text
 
     costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
-    tables = [_with_fewer_costs(group, costs) for group in groups(report)]
     legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
     place = "report.md" if written else "the report that --out writes"
-    tables = [[_with_meanings(one, costs, place) for one in versions] for versions in tables]
+    tables = [_Fitted([*_versions(group, costs, place)]) for group in groups(report)]
     below = notes(report)
     if written and len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
     last = [Text(line, style="dim") for line in (*legend, *below)]
-    return Together(*first, *map(_Fitted, tables), *last)
+    return Together(*first, *tables, *last)
 
 
 def console_table(table: Table) -> RenderableType:
@@ -60,7 +60,7 @@ def console_table(table: Table) -> RenderableType:
 
 
 class _Fitted(NamedTuple):
-    """The first version of a table that fits the console; names take as few lines as possible."""
+    """The first version of a table that fits the console, its names in a few lines."""
 
     versions: Sequence[Table]
 
@@ -69,43 +69,26 @@ class _Fitted(NamedTuple):
         from rich.text import Text
 
         unlimited = options.update(width=1000)
-        for table in self._attempts():
-            shown = _rich_table(table)
-            if Measurement.get(console, unlimited, shown).maximum <= options.max_width:
+        for table in self.versions:
+            narrow = _rich_table(table, _narrowest(table))
+            if Measurement.get(console, unlimited, narrow).maximum <= options.max_width:
                 break
-        yield shown
+        yield _rich_table(table)  # rich makes its names as narrow as is needed
         if table.lead:
             yield Text(table.lead, style="dim")
 
-    def _attempts(self) -> Iterator[Table]:
-        """Yield each version with ever narrower names, in more than two lines only in the last."""
-        for table in self.versions:
-            names = [*table.heads[: table.texts]]
-            names += [cell.text for row in table.rows for cell in row[: table.texts]]
-            for width in range(max(map(len, names)), 0, -1):
-                broken = {name: _lines(name, width) for name in names}
-                if table is not self.versions[-1] and max(map(len, broken.values())) > NAME_LINES:
-                    break
-                yield _with_names(table, {name: "\n".join(broken[name]) for name in names})
+
+def _narrowest(table: Table) -> int:
+    """Return the least width of names that take at most `NAME_LINES` lines."""
+    names = [cell.text for row in table.rows for cell in row[: table.texts]]
+    for width in itertools.count(1):
+        broken = [textwrap.wrap(n, width, break_long_words=False) for n in names]
+        if max(map(len, broken), default=0) <= NAME_LINES:
+            return max((len(line) for lines in broken for line in lines), default=1)
+    raise AssertionError
 
 
-def _lines(name: str, width: int) -> list[str]:
-    """Break a name between words or after hyphens."""
-    return textwrap.wrap(name, width, break_long_words=False)
-
-
-def _with_names(table: Table, names: dict[str, str]) -> Table:
-    """Replace the names in a table's first columns, and the headings of these columns."""
-    texts = table.texts
-    heads = [names[head] for head in table.heads[:texts]]
-    rows = [
-        [*(cell._replace(text=names[cell.text]) for cell in row[:texts]), *row[texts:]]
-        for row in table.rows
-    ]
-    return table._replace(heads=(*heads, *table.heads[texts:]), rows=rows)
-
-
-def _rich_table(table: Table) -> RichTable:
+def _rich_table(table: Table, width: int | None = None) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -114,7 +97,7 @@ def _rich_table(table: Table) -> RichTable:
     shown.padding = 0
     for at, head in enumerate(table.heads):
         if at < table.texts:
-            shown.add_column(head, no_wrap=True)
+            shown.add_column(head, max_width=width)
         else:
             shown.add_column(_in_lines(head), justify="right", no_wrap=True)
     for row in table.rows:
@@ -135,21 +118,15 @@ def _in_lines(text: str) -> str:
 # --- quality
 
 
-def _with_fewer_costs(group: Group, costs: list[Column]) -> list[Table]:
-    """Return a group's table with all costs, and with one less each time."""
-    tables = [_quality_table(group, costs)]
-    for left_out in LEFT_OUT_FIRST:
-        costs = [column for column in costs if column.key != left_out]
-        tables.append(_quality_table(group, costs))
-    return tables
-
-
-def _with_meanings(table: Table, costs: Sequence[Column], place: str) -> Table:
-    """Explain the costs that a table shows."""
-    known = "; ".join(f"{c.short}: {c.meaning}" for c in costs if c.short in table.heads)
-    rest = any(c.short not in table.heads for c in costs)
-    lines = (f"{known}." * bool(known), f"Costs that do not fit here are in {place}." * rest)
-    return table._replace(lead=" ".join(filter(None, lines)))
+def _versions(group: Group, costs: Sequence[Column], place: str) -> Iterator[Table]:
+    """Yield a group's table with all costs, and with one less each time; each explains its own."""
+    kept = costs
+    for left_out in ("", *LEFT_OUT_FIRST):
+        kept = [column for column in kept if column.key != left_out]
+        known = "; ".join(f"{column.short}: {column.meaning}" for column in kept)
+        rest = f"Costs that do not fit here are in {place}." * (len(kept) < len(costs))
+        lead = " ".join(filter(None, (known and f"{known}.", rest)))
+        yield _quality_table(group, kept)._replace(lead=lead)
 
 
 def _quality_table(group: Group, costs: Sequence[Column]) -> Table:

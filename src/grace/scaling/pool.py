@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
-from grace.metrics.samples import check
+from grace.metrics.kernels import check
 from grace.strategies.tally import Floats, Indices
 
 Order = NDArray[np.intp]

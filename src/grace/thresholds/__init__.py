@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from grace.errors import UserInputError
-from grace.metrics.samples import check
+from grace.metrics.kernels import check
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from grace.metrics.samples import check
+from grace.metrics.kernels import check
 from grace.thresholds import GRID, accepted_counts, check_level, lower_bound, p_value
 
 Floats = NDArray[np.float64]

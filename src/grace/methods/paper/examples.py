@@ -22,7 +22,7 @@ from torch import Tensor
 from grace.cnf import Readout
 from grace.config import PaperSettings
 from grace.methods.paper.targets import balance
-from grace.metrics.samples import bin_index
+from grace.metrics.kernels import bin_index
 
 IGNORED = -100  # the label of positions without a loss
 SORTED_BATCHES = 8  # batches whose examples are grouped by length

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from grace import metrics
 from grace.cnf import Readout, without
 from grace.config.settings import ReadAt
 from grace.engines.local.forward import Forward, read, shared
 from grace.methods.paper.examples import IGNORED, Example, TrainingBatch, collate, to_device
+from grace.metrics import evaluate
 
 
 class Losses(NamedTuple):
@@ -172,11 +172,6 @@ def calibration_of(log_c_N: NDArray[np.float64], examples: Sequence[Example]) ->
     """Return ECE, Brier score, AUROC (unless undefined), mean c and mean log c."""
     c_N = np.exp(log_c_N)
     correct_N = np.array([example.target > 0.5 for example in examples])
-    values = {
-        "eval_ece": metrics.ece(c_N, correct_N),
-        "eval_brier": metrics.brier(c_N, correct_N),
-        "eval_auroc": metrics.auroc(c_N, correct_N),
-        "eval_mean_c": float(c_N.mean()),
-        "eval_mean_log_c": float(log_c_N.mean()),
-    }
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    values = evaluate(c_N, correct_N, ("ece", "brier", "auroc"))
+    values |= {"mean_c": float(c_N.mean()), "mean_log_c": float(log_c_N.mean())}
+    return {f"eval_{name}": value for name, value in values.items() if math.isfinite(value)}

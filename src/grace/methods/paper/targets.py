@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grace.metrics.samples import bin_index
+from grace.metrics.kernels import bin_index
 
 Array = NDArray[Any]
 TargetKind = Literal["bins", "scores"]
