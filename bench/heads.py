@@ -30,8 +30,7 @@ from grace.engines.local.layers import candidates
 from grace.methods.card import model_card
 from grace.metrics import evaluate
 from grace.pipeline.context import Context
-from grace.pipeline.stages.fit import FitData, fit_rows, write_rows_adapter
-from grace.pipeline.stages.metadata import adapter_metadata
+from grace.pipeline.stages.fit import FitData, adapter_metadata, fit_rows, write_rows_adapter
 from grace.probe.rows import Sourced
 from grace.records import Question, to_json
 from grace.store import CARD, ROWS, RunDir, read_card, write_json

@@ -12,8 +12,12 @@ import tiny_encoder
 from grace.errors import ConfigError
 from grace.estimators import Samples
 from grace.estimators.apricot import training
-from grace.estimators.apricot.encoder import load_classifier, load_encoder
-from grace.estimators.apricot.training import cluster_accuracies, train
+from grace.estimators.apricot.training import (
+    cluster_accuracies,
+    load_classifier,
+    load_encoder,
+    train,
+)
 from grace.estimators.recalibrated import load_estimator
 from grace.metrics import auroc
 from grace.pipeline.stages.cost import Meter, watched

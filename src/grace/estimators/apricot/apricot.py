@@ -62,20 +62,22 @@ class Apricot:
 
     def check(self) -> None:
         """Check that the packages of the text models are installed."""
-        from grace.estimators.apricot.encoder import locate
+        from grace.estimators.apricot.training import locate
 
         for name in filter(None, (self.encoder, self.auxiliary)):
             locate(name)
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Compute the targets, then fine-tune the auxiliary model on them."""
+        import torch
+
         from grace.engines.local.loading import pick_device
-        from grace.estimators.apricot.encoder import load_classifier, seeded
-        from grace.estimators.apricot.training import train
+        from grace.estimators.apricot.training import load_classifier, train
 
         samples, device = splits.train, pick_device(self.device)
         target_N = self._targets(samples, device)
-        with seeded(seed, device):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
             name = self.auxiliary or self.encoder
             model = load_classifier(name, self.head, self.max_tokens, device)
 
@@ -91,8 +93,12 @@ class Apricot:
 
     def _targets(self, samples: Samples, device: torch.device) -> list[float]:
         """Return the target of each training response: its grade, or its cluster's accuracy."""
-        from grace.estimators.apricot.encoder import load_encoder
-        from grace.estimators.apricot.training import cluster_accuracies, clusters, embed
+        from grace.estimators.apricot.training import (
+            cluster_accuracies,
+            clusters,
+            embed,
+            load_encoder,
+        )
 
         if self.targets == "labels":
             return [float(correct) for correct in samples.correct]

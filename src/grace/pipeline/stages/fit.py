@@ -9,6 +9,7 @@ of any origin, for `grace fit`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import shutil
@@ -22,7 +23,7 @@ import numpy as np
 from grace import plugins
 from grace.config import RunSettings, to_dict
 from grace.engines import LAST, Features, LayerStates, StepStates
-from grace.errors import RunError
+from grace.errors import RunError, UserInputError
 from grace.estimators import Samples
 from grace.evidence import Evidence
 from grace.evidence import features as likelihoods
@@ -39,13 +40,16 @@ from grace.methods.grace.fit import (
 from grace.methods.grace.prompts import Prompts
 from grace.methods.grace.trace import STEPS, draw_steps, fit_trace
 from grace.pipeline.context import Context
-from grace.pipeline.settings import model_folder
-from grace.pipeline.stages.metadata import adapter_metadata
+from grace.pipeline.settings import absolute_model, model_folder
 from grace.probe.rows import assign_folds, labels_of, sourced, sources_in
 from grace.progress import progress, say
-from grace.records import is_whole
+from grace.records import Message, Question, is_whole, to_json
 from grace.store import RunDir, read_json, write_bytes, write_json, writing
 from grace.store.files import sync
+from grace.tasks import title_of
+from grace.tasks.answered import Answered
+from grace.tasks.conversations import MARK, forms_of, prompt_of
+from grace.tasks.prompts import conversation
 
 SHARD_ROWS = 256
 STEP = "step"  # the steps of each response whose states are stored, too
@@ -397,3 +401,39 @@ def write_rows_adapter(
         ends[OWN_ROWS] = np.stack(own)
     arrays = {name: array.astype(np.float32) for name, array in ends.items()}
     save_rows(rows_ED, tokenizer, out, record, middle_EH, arrays)
+
+
+# --- what an adapter says of its training: the prompts, the answers, their ends
+
+
+def adapter_metadata(context: Context, asked: Sequence[Question | Answered]) -> dict[str, Any]:
+    """Return the entries of grace.json with which `grace.load` makes the prompts of training."""
+    from grace.engines.reading import stop_ids
+
+    model, stop = context.settings.model.path, context.engines.prompt_settings.stop
+    data, sample = to_dict(context.data), to_dict(context.settings.sample)
+    shots = context.shots.read() if context.data.shots else []
+    chats = [one.messages for one in asked if one.messages]
+    forms = forms_of(chats)
+    if chats and len(chats) == len(asked):  # questions are asked like the conversations
+        data, shots = data | prompt_of(forms), []
+    elif chats:
+        forms += _own_form(context, shots)
+    return {
+        "questions": title_of(context.settings.data),
+        "kind": "choice" if all(question.choices for question in asked) else context.task.kind,
+        "base_model": absolute_model(model),
+        "data": {key: data[key] for key in ("task", "prompt", "template", "shots", "system")},
+        "shots": [to_json(shot) for shot in shots],
+        "sample": sample | {"stop": list(stop)},
+        "stop_ids": list(stop_ids(context.engines.base.tokenizer, stop)),
+        **({"conversations": forms} if forms else {}),
+    }
+
+
+def _own_form(context: Context, shots: Sequence[Question]) -> list[list[Message]]:
+    """Return the form of the run's own prompt, none if it needs choices."""
+    question = Question("0", context.task.name, MARK, ())
+    with contextlib.suppress(UserInputError):
+        return [conversation(context.task, question, context.data, shots)]
+    return []

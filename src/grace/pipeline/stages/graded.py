@@ -24,13 +24,13 @@ from grace.pipeline.context import Context
 from grace.pipeline.prompting import COMPARED, SAID
 from grace.pipeline.stages.fit import (
     FitData,
+    adapter_metadata,
     fit_rows,
     layers_to_read,
     read_layer,
     store_states,
     write_rows_adapter,
 )
-from grace.pipeline.stages.metadata import adapter_metadata
 from grace.probe.rows import Sourced, labels_of
 from grace.progress import say
 from grace.records import Question

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grace.config import to_dict
 from grace.estimators import Samples
 from grace.pipeline.context import Context
-from grace.pipeline.stages.fit import read_array
-from grace.pipeline.stages.metadata import adapter_metadata
+from grace.pipeline.stages.fit import adapter_metadata, read_array
 from grace.probe.rows import labels_of
 from grace.progress import Advance, progress, say
 from grace.records import Target, is_whole
