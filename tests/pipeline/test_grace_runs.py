@@ -24,7 +24,7 @@ from grace.pipeline import run
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.scaling import ScaleSettings, scale_runs
 from grace.pipeline.stages.answers import sampling_for
-from grace.pipeline.stages.cost import StoredTraining
+from grace.pipeline.stages.cost import stored_training
 from grace.pipeline.stages.fit import fit_run, read_layer
 from grace.pipeline.stages.paper import make_run_targets, train_on
 from grace.pipeline.stages.score import rated_estimators
@@ -224,12 +224,12 @@ def test_the_states_of_training_answers_are_not_computed_twice(made: Path) -> No
     samples = context.samples(directory.split("train"))
     tokens = [response.token_ids for response in samples.responses]
     for layer in (0, 2):
-        found = StoredTraining(context)(samples.prompts[3:7], tokens[3:7], layer)
+        found = stored_training(context)(samples.prompts[3:7], tokens[3:7], layer)
         assert found is not None
         fresh = context.engine("base").features(samples.prompts[3:7], tokens[3:7], layer)
         for ours, theirs in zip(found, fresh, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    assert StoredTraining(context)(samples.prompts[3:4], [(*tokens[3], 5)], 0) is None
+    assert stored_training(context)(samples.prompts[3:4], [(*tokens[3], 5)], 0) is None
 
 
 def test_without_lora_both_pools_of_a_vote_are_drawn_once(made: Path, tmp_path: Path) -> None:

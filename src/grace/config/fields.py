@@ -53,7 +53,7 @@ def key_values(pairs: Iterable[str], where: str) -> dict[str, Any]:
     """Return `KEY=VALUE` pairs as a dict; values are read as TOML, or else as text."""
     values: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
+        key, equals, text = map(str.strip, pair.partition("="))
         if not equals or not key.isidentifier():
             raise ConfigError(f"{where} {pair!r} is not an option; write KEY=VALUE")
         values[key] = parse_value(text)

@@ -157,11 +157,7 @@ def train_together(path: Path) -> None:
         with directory.lock(), disk_watched(path):
             STAGES[STAGE].work(context)
     finally:
-        _leave_process_group()
+        from torch import distributed
 
-
-def _leave_process_group() -> None:
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()

@@ -33,20 +33,14 @@ COMPARED = {"number": "numbers", "yes_no": "yes and no"}
 
 def settle(context: Context) -> None:
     """Choose the prompt, answer length and grader, once per run, where the settings do not."""
-    if _choose(context):
-        context.take_chosen()
-
-
-def _choose(context: Context) -> bool:
-    """Choose what the settings leave open; return whether anything was chosen."""
     path, settings = context.directory.asking, context.open_settings
     asked = settings.data.prompt != "auto" and settings.sample.max_new_tokens > 0
     graded = settings.grade.grader or context.task.grader != "auto"
     if path.exists():
-        return False
+        return
     date = frozen_date(context.engines.tokenizer.chat_template)
     if asked and graded and not date:
-        return False
+        return
     data = dataclasses.replace(settings.data, shots=max(settings.data.shots, 0))
     shots, training = draw_training(context.task, data, settings.seed)
     chosen: dict[str, Any] = {"date": date} if date else {}
@@ -59,7 +53,7 @@ def _choose(context: Context) -> bool:
         chosen |= _way_to_ask(context, shots, training)
     if chosen:
         write_json(path, chosen)
-    return bool(chosen)
+        context.take_chosen()
 
 
 def _kind(context: Context, training: Sequence[Question]) -> Kind:

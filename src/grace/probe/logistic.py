@@ -421,16 +421,9 @@ class _Problem:
         exact = self.kind is np.float64
         options = {"maxiter": 1000, "ftol": 1e-10 if exact else 1e-7, "gtol": 1e-6}
         start = np.zeros(shape) if start_WK is None else root_WW @ start_WK
-        with _threads().limit(
-            limits=1
-        ):  # a step is too short for threads, which would wait for work
-            made = minimize(
-                loss,
-                start.ravel(),
-                jac=lambda _: slopes[0],
-                method="L-BFGS-B",
-                options=options,
-            )
+        how: dict[str, Any] = {"method": "L-BFGS-B", "options": options}
+        with _threads().limit(limits=1):  # for whose work a step is too short
+            made = minimize(loss, start.ravel(), jac=lambda _: slopes[0], **how)
         found: Array = solve(root_WW, made.x.reshape(shape).astype(self.kind))[0]
         return found
 

@@ -244,7 +244,7 @@ def draw_time(rated: Sequence[Summary]) -> Any:
     axis.set_xscale("log")
     seconds = [float(s.seconds_per_answer or 0) for s in shown]
     percent = [100 * (s.ece or 0.0) for s in shown]
-    ends = [_whisker(s) for s in shown]
+    ends = [100 * np.array(s.interval.get("ece") or (math.nan, math.nan)) for s in shown]
     for s, x, y, end in zip(shown, seconds, percent, ends, strict=True):
         color, marker = ACCESS_LOOK.get(str(s.access), UNKNOWN_LOOK)
         axis.plot([x, x], end, color=color, linewidth=1, alpha=0.6)
@@ -259,12 +259,6 @@ def draw_time(rated: Sequence[Summary]) -> Any:
         axis.annotate(label(s.estimator), (x, y), **where, arrowprops=LEADER)
     _access_legend(figure, axis, shown)
     return figure
-
-
-def _whisker(rated: Summary) -> tuple[float, float]:
-    """Return the interval of ECE in percent, nan without one."""
-    low, high = rated.interval.get("ece") or (math.nan, math.nan)
-    return 100 * low, 100 * high
 
 
 def _plain_log_ticks(axis: Any) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from grace import plugins
-from grace.config import from_dict
+from grace.config import from_dict, key_values
 from grace.errors import ConfigError
 from grace.strategies.deciding import Strategy
 
@@ -56,7 +56,8 @@ def policy(name: str, **settings: Any) -> Policy:
         raise ConfigError(
             f"{rule!r} is not a strategy: it must be a dataclass with stops() and chooses()"
         )
-    strategy: Any = from_dict(kind, dict(map(_setting, pairs)) | settings, f"strategy {plain}")
+    chosen = key_values(pairs, "strategy setting") | settings
+    strategy: Any = from_dict(kind, chosen, f"strategy {plain}")
     reads = getattr(kind, "reads_confidence", True)
     if estimator and not reads:
         raise ConfigError(
@@ -78,18 +79,6 @@ def load(name: str, **settings: Any) -> Strategy:
             "`grace scale`"
         )
     return strategy
-
-
-def _setting(pair: str) -> tuple[str, Any]:
-    key, equals, text = pair.partition("=")
-    if not equals:
-        raise ConfigError(f"strategy setting {pair!r} has no value; write NAME=VALUE")
-    for number in (int, float):
-        try:
-            return key.strip(), number(text)
-        except ValueError:
-            continue
-    return key.strip(), text.strip()
 
 
 def _changed(strategy: Any) -> str:

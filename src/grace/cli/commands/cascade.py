@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grace.cli.options import Json, examples
-from grace.errors import ConfigError
+from grace.errors import ConfigError, packages_for
+from grace.store import write_bytes
 
 if TYPE_CHECKING:
     from grace.measuring import Both
@@ -82,7 +83,12 @@ def cascade(
             confidence, both.small, both.large, target=target_accuracy, delta=delta
         )
     if plot is not None:
-        _draw(rules.curve(confidence, both.small, both.large, others, shares=FINE), plot)
+        fine = rules.curve(confidence, both.small, both.large, others, shares=FINE)
+        with packages_for("grace cascade --plot"):
+            from grace.report.figures import draw_cascade
+
+            write_bytes(plot, draw_cascade(fine, ROUTES, plot.suffix[1:]))
+        print(f"plot:   {plot}")
     if as_json:
         told: dict[str, Any] = {
             "n": len(both.small),
@@ -125,15 +131,3 @@ def _show(both: Both, curve: Sequence[Forwarded]) -> None:
     Console(width=100, highlight=False).print(table)
     enough = [one for one in curve if one.accuracy["grace"] >= curve[-1].accuracy["grace"]]
     print(f"as often right as the large model from {enough[0].share:.0%} of its calls on")
-
-
-def _draw(curve: Sequence[Forwarded], file: Path) -> None:
-    from grace.errors import packages_for
-    from grace.store import write_bytes
-
-    with packages_for("grace cascade --plot"):
-        from grace.report.figures import draw_cascade
-
-        content = draw_cascade(curve, ROUTES, file.suffix[1:])
-    write_bytes(file, content)
-    print(f"plot:   {file}")

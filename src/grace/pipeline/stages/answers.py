@@ -334,10 +334,7 @@ def one_line(text: str) -> str:
 
 
 def answer(
-    context: Context,
-    answers: Answers,
-    split: Split,
-    sampling: Sampling | None = None,
+    context: Context, answers: Answers, split: Split, sampling: Sampling | None = None
 ) -> None:
     """Let a model answer a split's questions, and grade the answers; done once."""
     sampling = sampling or sampling_for(context.settings, "test")
@@ -377,21 +374,20 @@ def _rated(engine: ModelEngine, samples: Samples) -> list[Response]:
     """Return the model's own responses with their confidence, None where there is none."""
     responses = samples.responses
     ended = [row for row, one in enumerate(responses) if is_whole(one)]
-    if not is_traced(engine):
-        known = _known(responses[row] for row in ended)
-        found = engine.rated(*samples.token_ids(ended), known)
-        values = {row: one.confidence for row, one in zip(ended, found, strict=True)}
-        return [
-            dataclasses.replace(one, confidence=values.get(row))
-            for row, one in enumerate(responses)
-        ]
-    traces = engine.traces(*samples.token_ids(range(len(responses))), _known(responses))
-    values = {row: traces[row][-1] for row in ended}
+    traces: dict[int, Sequence[float]] = {}
+    values: dict[int, float | None]
+    if is_traced(engine):
+        found = engine.traces(*samples.token_ids(range(len(responses))), _known(responses))
+        traces = dict(enumerate(found))
+        values = {row: found[row][-1] for row in ended}
+    else:
+        rated = engine.rated(*samples.token_ids(ended), _known(responses[row] for row in ended))
+        values = {row: one.confidence for row, one in zip(ended, rated, strict=True)}
     return [
         dataclasses.replace(
             one,
             confidence=values.get(row),
-            trace=rounded(traces[row][: len(one.token_ids) + (row in values)]),
+            trace=rounded(traces.get(row, ())[: len(one.token_ids) + (row in values)]),
         )
         for row, one in enumerate(responses)
     ]

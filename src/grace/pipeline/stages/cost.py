@@ -105,29 +105,24 @@ class MeteredEngine:
         self.meter.sent(len(prompts), sum(map(len, prompts)) + sum(map(len, responses)))
 
 
-class StoredTraining:
-    """The states that stage `features` has stored by prompt and response, not to compute again."""
+def stored_training(context: Context) -> StoredStates:
+    """Return what finds the states that stage `features` has stored, not to compute them again."""
+    split = context.directory.split("train")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    @functools.cached_property
-    def _rows(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], int]:
-        samples = self._context.samples(self._context.directory.split("train"))
+    @functools.cache
+    def numbers() -> dict[tuple[tuple[int, ...], tuple[int, ...]], int]:
+        samples = context.samples(split)
         pairs = zip(samples.prompts, samples.responses, strict=True)
         return {(tuple(p), tuple(r.token_ids)): row for row, (p, r) in enumerate(pairs)}
 
-    def __call__(
-        self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int
-    ) -> Features | None:
-        """Return the states of responses, None unless all of them are stored."""
+    def stored(prompts: Sequence[Ids], responses: Sequence[Ids], layer: int) -> Features | None:
         pairs = zip(prompts, responses, strict=True)
-        rows = [self._rows.get((tuple(prompt), tuple(tokens))) for prompt, tokens in pairs]
-        known = [row for row in rows if row is not None]
-        file = self._context.directory.split("train").features
-        if len(known) < len(rows) or layer not in stored_layers(file):
+        rows = [numbers().get((tuple(prompt), tuple(tokens))) for prompt, tokens in pairs]
+        if None in rows or layer not in stored_layers(split.features):
             return None
-        return read_layer([file], layer, known).features
+        return read_layer([split.features], layer, rows).features
+
+    return stored
 
 
 class _Watched:

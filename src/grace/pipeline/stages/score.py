@@ -36,8 +36,8 @@ from grace.pipeline.stages.answers import (
 from grace.pipeline.stages.cost import (
     Meter,
     MeteredEngine,
-    StoredTraining,
     fit_cost,
+    stored_training,
     watched,
 )
 from grace.pipeline.stages.fit import stored_layers
@@ -199,7 +199,7 @@ def _rate_all(
     missing = [test for test in rated if not _is_rated(test.split, name)]
     if missing:
         model = asked_by(estimator)
-        stored = StoredTraining(context) if model == "base" else None
+        stored = stored_training(context) if model == "base" else None
         engine = MeteredEngine(lambda: context.engine(model), Meter(), stored)
         start = time.perf_counter()
         fit_on = KnownSplits(context, estimator.answers)
