@@ -69,7 +69,7 @@ def test_a_soft_label_is_the_accuracy_of_the_bin():
 
 
 def test_the_candidate_with_the_best_validation_brier_is_chosen(monkeypatch: pytest.MonkeyPatch):
-    def values_on(rated: Samples, candidate: actcab.Candidate) -> list[Any]:
+    def values_on(rated: Samples, candidate: tuple[float, int]) -> list[Any]:
         monkeypatch.setattr(actcab, "GRID", (candidate,))
         engine = ScriptedEngine(states=lambda numbers: STATES_ND[list(numbers)])
         return load_estimator("actcab").fit(KNOWN, engine, 3).rate(rated)

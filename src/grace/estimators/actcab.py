@@ -10,6 +10,7 @@ Shapes: N responses, D features, C candidates.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -24,17 +25,8 @@ from grace.metrics import brier
 from grace.metrics.kernels import bin_index
 from grace.probe.rows import Array, assign_folds, check_several, labels_of, sigmoid, spread
 
-
-class Candidate(NamedTuple):
-    """A learning rate and a number of epochs to try."""
-
-    learning_rate: float
-    epochs: int
-
-
-GRID = tuple(
-    Candidate(rate, epochs) for rate in (1e-5, 1e-4, 1e-3, 1e-2) for epochs in (3, 10, 30, 100)
-)
+GRID = tuple(itertools.product((1e-5, 1e-4, 1e-3, 1e-2), (3, 10, 30, 100)))
+"""The candidates: learning rates and numbers of epochs."""
 
 
 class Scale(NamedTuple):
@@ -66,7 +58,9 @@ class ActCab:
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Train the probes of the folds, then one on the soft labels."""
         train = splits.train
-        label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
+        label_N, questions = labels_of(train.correct), [q.cluster for q in train.questions]
+        check_several(questions)
+        fold_N = assign_folds(questions, self.folds, seed)
         states_ND = _states(train, range(len(label_N)), engine)
         scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND))
         rows_ND = scale(states_ND)
@@ -78,11 +72,6 @@ class ActCab:
             return list(_rate(scale(_states(samples, rows, engine)), weights_D).tolist())
 
         return of_ended(rate, len(weights_D))
-
-    def _folds(self, train: Samples, seed: int) -> Array:
-        questions = [question.cluster for question in train.questions]
-        check_several(questions)
-        return assign_folds(questions, self.folds, seed)
 
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""

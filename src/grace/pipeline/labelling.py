@@ -140,7 +140,8 @@ def _work(
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     size = how.shard_size
-    with contextlib.closing(Labeller(questions, how)) as labeller:
+    labeller = Labeller(questions, how)
+    with contextlib.closing(labeller.engine):
         if not shards_in(out):  # whoever wrote the first one has checked all questions
             labeller.check_lengths()
             if number == 0:
@@ -241,23 +242,19 @@ class Labeller:
         self._sampling = sampling_for(how.settings, "test")
         own = {"api_key": how.key} if how.key else {}
         adapter = Path(how.adapter) if how.adapter else None
-        self._engine = load_sampler(how.settings, adapter=adapter, **own)
-
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
+        self.engine = load_sampler(how.settings, adapter=adapter, **own)
 
     def preview(self) -> None:
         """Show the first prompt, its answer and the grade."""
         (question,) = read_questions(self._questions, self._data, 0, 1)
-        show_first(self._engine, question, self._chat(question), self._sampling, self._grade)
+        show_first(self.engine, question, self._chat(question), self._sampling, self._grade)
 
     def _chat(self, question: Question) -> list[Message]:
         return conversation(self._task, question, self._data, self._how.shots)
 
     def check_lengths(self) -> None:
         """Refuse a prompt that is too long before there are shards: then no question may change."""
-        engine, new = self._engine, self._sampling.max_new_tokens
+        engine, new = self.engine, self._sampling.max_new_tokens
         if engine.limit is None:
             return
         template = 0  # at most as many tokens as the first prompt
@@ -278,7 +275,7 @@ class Labeller:
 
         rows = list(question_rows(self._questions, self._data, start, stop))
         questions = [parse(row, self._data, graded=False) for row in rows]
-        engine, sampling = self._engine, self._sampling
+        engine, sampling = self.engine, self._sampling
         prompts = [encode_chat(engine.tokenizer, self._chat(question)) for question in questions]
         places = [row.where for row in rows]
         check_contexts(prompts, engine.limit, sampling.max_new_tokens, places)

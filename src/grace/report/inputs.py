@@ -193,14 +193,12 @@ def _targets(inputs: Sequence[ReportInput]) -> list[TargetRow]:
     first = {row.task: name for name, row in reversed(rows)}
     same = (row for name, row in rows if first[row.task] == name)
     bins = group_by(same, lambda row: (row.task, row.low, row.high))
-    return [_pooled(bins[key]) for key in sorted(bins)]
-
-
-def _pooled(rows: Sequence[TargetRow]) -> TargetRow:
-    """Pool the rows of one bin."""
-    n = sum(row.n for row in rows)
-    right = sum(row.n * (row.accuracy or 0.0) for row in rows)
-    return replace(rows[0], n=n, accuracy=right / n if n else None)
+    pooled = []
+    for same_bin in (bins[key] for key in sorted(bins)):
+        n = sum(row.n for row in same_bin)
+        right = sum(row.n * (row.accuracy or 0.0) for row in same_bin)
+        pooled.append(replace(same_bin[0], n=n, accuracy=right / n if n else None))
+    return pooled
 
 
 def _settings(inputs: Sequence[ReportInput]) -> dict[str, str]:
@@ -215,6 +213,5 @@ def _examples(inputs: Sequence[ReportInput]) -> list[RatedAnswer]:
     """Keep of each task the examples of the first run that has any."""
     first: dict[str, list[RatedAnswer]] = {}
     for data in inputs:
-        tasks = {example.task for example in data.examples} - set(first)
-        first |= {task: [e for e in data.examples if e.task == task] for task in tasks}
+        first = group_by(data.examples, lambda example: example.task) | first
     return [example for task in sorted(first) for example in first[task]]

@@ -94,7 +94,9 @@ def score(
     if first is None:
         print(f"{file}: nothing left to score ({done} lines done)", file=sys.stderr)
         return
-    with _output(out) as target, progress("score", total, done=done, unit="lines") as advance:
+    with contextlib.ExitStack() as stack:
+        target = stack.enter_context(_opened(out)) if out else sys.stdout
+        advance = stack.enter_context(progress("score", total, done=done, unit="lines"))
         for batch in _batches(itertools.chain([first], rows), batch_size):
             for row, rating in _rate(model, batch, trace, bad):
                 line = json.dumps({**_kept(row), **rating}, ensure_ascii=False, default=str)
@@ -249,12 +251,6 @@ def _is_scored(line: bytes, row: Answered) -> bool:
     return json.dumps(fields, sort_keys=True) == json.dumps(wanted, sort_keys=True, default=str)
 
 
-@contextlib.contextmanager
-def _output(out: Path | None) -> Iterator[IO[str]]:
-    if out is None:
-        yield sys.stdout
-        return
+def _opened(out: Path) -> IO[str]:
     with writing(out):
-        target = out.open("a", encoding="utf-8", newline="\n")
-    with target:
-        yield target
+        return out.open("a", encoding="utf-8", newline="\n")

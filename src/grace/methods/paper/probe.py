@@ -48,7 +48,7 @@ def kfold_scores(
 def _chosen(features_ND: Array, label_N: Array, fold_N: Array, outer: int) -> float:
     """Return the lambda that rates inner folds best, without the fold `outer`."""
     folds = int(fold_N.max()) + 1
-    if folds < 3 or len(LAMBDAS) == 1:
+    if folds < 3:
         return max(LAMBDAS)
     error_L = np.zeros(len(LAMBDAS))
     others = [(outer + 1 + step) % folds for step in range(folds - 1)]
