@@ -76,7 +76,6 @@ class EvidenceAlone:
 
 
 def _features(response: Response) -> tuple[float, ...]:
-    """Return the features of a response that ended."""
     return features(response.logprobs, cast(float, response.end_logprob))
 
 

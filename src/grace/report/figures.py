@@ -262,7 +262,6 @@ def draw_time(rated: Sequence[Summary]) -> Any:
 
 
 def _plain_log_ticks(axis: Any) -> None:
-    """Label 1, 2 and 5 of each power of ten as plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.xaxis.set_major_locator(LogLocator(10, (1, 2, 5), numticks=12))

@@ -155,7 +155,6 @@ def _rate(
 
 
 def _rating(confidence: float | None) -> dict[str, Any]:
-    """Return what is added to a row."""
     return {"confidence": confidence, **({"no_confidence": EMPTY} if confidence is None else {})}
 
 

@@ -294,7 +294,6 @@ def _fallback(
 
 
 def _host_names(allowed: list[str] | None) -> list[str]:
-    """Return the names that --allow-host lists."""
     names = listed(allowed)
     for name in names:
         if not re.fullmatch(r"[\w.:%\[\]-]+", name):

@@ -165,13 +165,11 @@ class Loop:
         return calibration_of(log_c_N, self.validation)
 
     def _note(self, values: dict[str, float]) -> None:
-        """Add a row to the log, and send it to the tracker."""
         row = {**values, "epoch": self.plan.epoch(self.step)}
         self.log.append({"step": self.step, **dict(sorted(row.items()))})
         self.accelerator.log(row, self.step)
 
     def _save(self) -> None:
-        """Write a checkpoint."""
         weights, main = self.whole_weights(), self.accelerator.is_main_process
         folder = checkpoints.staging(self.root, self.step)
         if main:

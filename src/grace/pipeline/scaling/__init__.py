@@ -205,7 +205,6 @@ def _replay(context: Context, sides: Sequence[_Side], chosen: ScaleSettings) -> 
 
 
 def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Policy]]:
-    """Return the strategies that vote over each model's samples."""
     estimators = (OWN, *chosen.estimators)
     for name in chosen.estimators:
         if draws_further(estimator_of(context.settings, name)):

@@ -102,7 +102,6 @@ def _wanted(mode: str, target: float, delta: float, budget: int | None, strategy
 
 
 def _for_answers(context: Context, wanted: Threshold, mixture: bool) -> Threshold:
-    """Choose the threshold for single answers."""
     confidence_N, correct_N = _greedy_answers(context, "validation")
     rows = _independent(context)
     about: dict[str, Any] = {"target": wanted.target, "delta": wanted.delta}
@@ -165,7 +164,6 @@ def _tested(
 
 
 def _sources(context: Context, name: str) -> list[str]:
-    """Return the source of each question of a split."""
     return [
         question.source or OTHERS for question in context.directory.split(name).questions.read()
     ]

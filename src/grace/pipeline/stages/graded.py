@@ -139,7 +139,6 @@ def _existing(folder: Path) -> Path:
 
 
 def _encoded(context: Context, answer: Answered) -> tuple[list[int], list[int]]:
-    """Return the token ids of the prompt and of the answer."""
     engine, chat = context.engines.base, answer.asked
     try:
         if isinstance(chat, str):

@@ -175,7 +175,6 @@ def _row_name(name: str, trained: str) -> str:
 
 
 def _examples(context: Context) -> Iterator[RatedAnswer]:
-    """Yield the tuned model's test answers with their confidences."""
     split = context.directory.split("test").tuned
     questions = {q.id: q for q in split.questions.read()}
     for response, grade in zip(split.responses.read(), split.grades.read(), strict=True):

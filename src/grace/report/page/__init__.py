@@ -38,7 +38,6 @@ def _template() -> Any:
 
 
 def _context(report: Report, figures: Sequence[Figure]) -> dict[str, Any]:
-    """Return the variables of the template."""
     from markupsafe import Markup
 
     inline = [(f, Markup(_inline(f, at))) for at, f in enumerate(figures)]
