@@ -4,14 +4,7 @@ import pytest
 import torch
 
 import tiny_models
-from grace.cnf import (
-    CNF_TOKEN,
-    Readout,
-    add_cnf,
-    find_readout,
-    trainable_rows,
-    without,
-)
+from grace.cnf import CNF_TOKEN, Readout, add_cnf, find_readout, trainable_rows, without
 from grace.errors import ModelError
 
 every_architecture = pytest.mark.parametrize("tiny", tiny_models.ARCHITECTURES, indirect=True)

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 
 from grace import metrics
 from grace.errors import UserInputError
-from grace.metrics import (
-    Bar,
-    Resamples,
-    auroc,
-    bootstrap,
-    brier,
-    ece,
-    reliability,
-    wqd,
-)
+from grace.metrics import Bar, Resamples, auroc, bootstrap, brier, ece, reliability, wqd
 from grace.metrics.kernels import Counted, check, sort_by_confidence
 from grace.metrics.resampling import TAILS
 

@@ -5,13 +5,7 @@ import pytest
 
 from grace.errors import RunError
 from grace.records import Confidence, Grade
-from grace.store import (
-    RowFile,
-    RunDir,
-    read_json,
-    replace_directory,
-    write_json,
-)
+from grace.store import RowFile, RunDir, read_json, replace_directory, write_json
 
 
 def rows(*ids):

@@ -3,10 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grace.methods.paper.targets import (
-    balance,
-    make_targets,
-)
+from grace.methods.paper.targets import balance, make_targets
 from grace.metrics.kernels import bin_index
 
 

@@ -9,15 +9,7 @@ from made_up_study import result, study
 
 from grace import metrics
 from grace.errors import UserInputError
-from grace.report import (
-    RatedAnswer,
-    Report,
-    TargetRow,
-    from_json,
-    merge,
-    summarize,
-    to_json,
-)
+from grace.report import RatedAnswer, Report, TargetRow, from_json, merge, summarize, to_json
 from grace.report.groups import groups, transfers
 from grace.report.names import label
 

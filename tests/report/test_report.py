@@ -12,13 +12,7 @@ from rich.console import Console
 
 from grace import metrics
 from grace.errors import UserInputError
-from grace.report import (
-    from_json,
-    render_table,
-    summarize,
-    to_json,
-    write_report,
-)
+from grace.report import from_json, render_table, summarize, to_json, write_report
 from grace.report.groups import comparisons, groups
 from grace.report.markdown import markdown
 from grace.report.rows import Report

@@ -9,15 +9,7 @@ from made_up_study import result, study
 from rich.console import Console
 
 from grace.errors import RunError
-from grace.report import (
-    Report,
-    checked_report,
-    from_json,
-    merge,
-    render_table,
-    summarize,
-    to_json,
-)
+from grace.report import Report, checked_report, from_json, merge, render_table, summarize, to_json
 from grace.report.groups import groups
 from grace.report.markdown import markdown
 from grace.report.names import COSTS, estimator_order, label

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ SOURCES = (
     "for standard input"
 )
 """What every command reads that takes answers from a file."""
+
+from_one = functools.partial(typer.Option, min=1, metavar="N")
+"""An option that is a number from 1 on."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Set = Annotated[

@@ -15,14 +15,7 @@ from grace.calibration import Isotonic, Platt, Temperature
 from grace.config import from_dict
 from grace.engines import Engine
 from grace.errors import ConfigError, DataError
-from grace.estimators import (
-    Answers,
-    Estimator,
-    Fitted,
-    Samples,
-    Splits,
-    Values,
-)
+from grace.estimators import Answers, Estimator, Fitted, Samples, Splits, Values
 
 MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": Temperature}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, Json, ModelPath, check_traces, examples
+from grace.cli.options import Base, Device, Dtype, Json, ModelPath, check_traces, examples, from_one
 from grace.errors import ConfigError
 from grace.records import CUT, EMPTY, Decision, to_json
 from grace.store import is_run
@@ -55,9 +55,7 @@ def ask(
             help="Confidence below which one answer abstains, or at which a vote stops.",
         ),
     ] = None,
-    parallel: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Samples to generate at once.")
-    ] = 1,
+    parallel: Annotated[int, from_one(help="Samples to generate at once.")] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(show_default="0, greedy; 0.8 for a vote", help="Sampling temperature."),

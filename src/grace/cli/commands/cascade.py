@@ -53,8 +53,7 @@ def cascade(
         ),
     ],
     target_accuracy: Annotated[
-        float | None,
-        typer.Option(help="Share of all answers that must be right, such as 0.8."),
+        float | None, typer.Option(help="Share of all answers that must be right, such as 0.8.")
     ] = None,
     delta: Annotated[
         float, typer.Option(help="Accepted probability that the guarantee does not hold.")

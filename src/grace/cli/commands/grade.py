@@ -49,10 +49,7 @@ class Verdict(NamedTuple):
 
 
 def grade(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help=f"Responses: {SOURCES}."),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Responses: {SOURCES}.")],
     grader: Annotated[
         str, typer.Option(help="A grader of `grace list graders`, or module:function.")
     ] = "auto",

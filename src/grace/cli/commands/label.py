@@ -18,6 +18,7 @@ from grace.cli.options import (
     QuestionField,
     Set,
     examples,
+    from_one,
     listed,
     refuse_unused,
 )
@@ -57,9 +58,7 @@ def label(
             help="Directory of a run, an adapter or an exported model; a GGUF file, or a Hub id.",
         ),
     ],
-    samples: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of responses per question.")
-    ] = 1,
+    samples: Annotated[int, from_one(help="Number of responses per question.")] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -77,17 +76,12 @@ def label(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of processes, each with the model and its share of the GPUs or cores.",
+        from_one(
+            help="Number of processes, each with the model and its share of the GPUs or cores."
         ),
     ] = 1,
     engine: Annotated[
-        str,
-        typer.Option(
-            help="What runs the model: transformers, vllm or openai.",
-        ),
+        str, typer.Option(help="What runs the model: transformers, vllm or openai.")
     ] = "transformers",
     engine_options: Annotated[
         list[str] | None,
@@ -103,9 +97,7 @@ def label(
     ] = "",
     question_field: QuestionField = "",
     answer_field: AnswerField = "",
-    shard_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of questions per file.")
-    ] = 256,
+    shard_size: Annotated[int, from_one(help="Number of questions per file.")] = 256,
     base: Base = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

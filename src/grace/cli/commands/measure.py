@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.options import SOURCES, Json, examples
+from grace.cli.options import SOURCES, Json, examples, from_one
 from grace.cli.showing import show_report
 
 EXAMPLES = (
-    examples(
-        "grace measure scored.jsonl",
-        "grace measure scored.jsonl verbal.jsonl --out measured",
-    )
+    examples("grace measure scored.jsonl", "grace measure scored.jsonl verbal.jsonl --out measured")
     + "\n\nECE is the average gap between confidence and accuracy, the Brier score the mean squared"
     " error of the confidence, and AUROC the chance that a right answer has a higher confidence"
     ' than a wrong one. A line is {"confidence": 0.8, "correct": true}; null stands for no'
@@ -37,9 +34,7 @@ def measure(
             show_default="only print", help="Directory for report.html, report.md and figures."
         ),
     ] = None,
-    bins: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of equal-width bins of ECE.")
-    ] = 10,
+    bins: Annotated[int, from_one(help="Number of equal-width bins of ECE.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Measure ECE, Brier score and AUROC of graded confidences, whatever their source."""

@@ -12,15 +12,7 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.options import (
-    AnswerField,
-    Json,
-    QuestionField,
-    RunDevice,
-    RunPath,
-    Set,
-    examples,
-)
+from grace.cli.options import AnswerField, Json, QuestionField, RunDevice, RunPath, Set, examples
 from grace.cli.showing import show_next, show_report
 from grace.config import RunSettings
 from grace.store import RunDir

@@ -9,15 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.options import Json, RunDevice, RunPath, examples, listed
+from grace.cli.options import Json, RunDevice, RunPath, examples, from_one, listed
 from grace.errors import ConfigError
 from grace.records import Threshold, to_json
 from grace.store import read_json
 from grace.store.inputs import is_source
 
 SCALE_EXAMPLES = examples(
-    "grace scale runs/mine",
-    "grace scale runs/mine --samples 16 --estimators p_true",
+    "grace scale runs/mine", "grace scale runs/mine --samples 16 --estimators p_true"
 )
 THRESHOLD_EXAMPLES = examples(
     "grace threshold runs/mine --target-accuracy 0.9",
@@ -30,9 +29,7 @@ THRESHOLD_EXAMPLES = examples(
 
 def scale(
     path: RunPath,
-    samples: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of samples of each test question.")
-    ] = 32,
+    samples: Annotated[int, from_one(help="Number of samples of each test question.")] = 32,
     estimators: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,9 +42,7 @@ def scale(
             metavar="NAMES", help="Further strategies to compare, such as grace-es,threshold=0.9."
         ),
     ] = None,
-    orders: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Random orders to average over.")
-    ] = 50,
+    orders: Annotated[int, from_one(help="Random orders to average over.")] = 50,
     device: RunDevice = None,
     as_json: Json = False,
 ) -> None:

@@ -13,7 +13,16 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import SOURCES, Base, Device, Dtype, ModelPath, check_traces, examples
+from grace.cli.options import (
+    SOURCES,
+    Base,
+    Device,
+    Dtype,
+    ModelPath,
+    check_traces,
+    examples,
+    from_one,
+)
 from grace.errors import DataError, GraceError
 from grace.progress import progress
 from grace.records import EMPTY
@@ -41,17 +50,12 @@ EXAMPLES = (
 
 def score(
     path: ModelPath,
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help=f"Responses: {SOURCES}."),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Responses: {SOURCES}.")],
     out: Annotated[
         Path | None,
         typer.Option(show_default="standard output", help="JSONL file to write, or to resume."),
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Responses per forward pass.")
-    ] = 32,
+    batch_size: Annotated[int, from_one(help="Responses per forward pass.")] = 32,
     trace: Annotated[
         bool,
         typer.Option(

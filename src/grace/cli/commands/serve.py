@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import Base, Device, Dtype, ModelPath, examples, listed
+from grace.cli.options import Base, Device, Dtype, ModelPath, examples, from_one, listed
 from grace.errors import ConfigError
 from grace.store import read_card
 
@@ -46,21 +46,15 @@ ApiKey = Annotated[
     str, typer.Option(envvar="GRACE_API_KEY", help="Key that clients must send, if any.")
 ]
 ApiKeyFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="File with the key that clients must send."),
+    Path | None, typer.Option(metavar="FILE", help="File with the key that clients must send.")
 ]
 Name = Annotated[
     str | None,
     typer.Option(show_default="name of the directory", help="Name of the model in the API."),
 ]
-MaxTokens = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Largest number of tokens of an answer.")
-]
+MaxTokens = Annotated[int, from_one(help="Largest number of tokens of an answer.")]
 MaxWaiting = Annotated[
-    int,
-    typer.Option(
-        min=1, metavar="N", help="Largest number of waiting requests; more are refused with 429."
-    ),
+    int, from_one(help="Largest number of waiting requests; more are refused with 429.")
 ]
 AllowHost = Annotated[
     list[str] | None,
@@ -155,10 +149,7 @@ def proxy(
     name: Name = None,
     max_tokens: MaxTokens = 4096,
     max_running: Annotated[
-        int,
-        typer.Option(
-            min=1, metavar="N", help="Largest number of requests sent to that server at a time."
-        ),
+        int, from_one(help="Largest number of requests sent to that server at a time.")
     ] = 256,
     max_waiting: MaxWaiting = 64,
     timeout: Timeout = 300.0,

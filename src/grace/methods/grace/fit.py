@@ -36,15 +36,7 @@ from grace.probe.logistic import (
     nested_scores,
     quick_loss,
 )
-from grace.probe.rows import (
-    Array,
-    assign_folds,
-    base_rate,
-    losses_at,
-    sigmoid,
-    sources_in,
-    varying,
-)
+from grace.probe.rows import Array, assign_folds, base_rate, losses_at, sigmoid, sources_in, varying
 
 FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the head
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it

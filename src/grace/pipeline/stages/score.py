@@ -33,13 +33,7 @@ from grace.pipeline.stages.answers import (
     draw_questions,
     draw_shots,
 )
-from grace.pipeline.stages.cost import (
-    Meter,
-    MeteredEngine,
-    fit_cost,
-    stored_training,
-    watched,
-)
+from grace.pipeline.stages.cost import Meter, MeteredEngine, fit_cost, stored_training, watched
 from grace.pipeline.stages.fit import stored_layers
 from grace.probe.rows import assign_folds
 from grace.progress import progress
