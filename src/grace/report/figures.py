@@ -17,24 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grace.metrics import Bar
-from grace.report.groups import (
-    BudgetCurve,
-    at_budget,
-    curves,
-    groups,
-    name_of,
-    transfers,
-)
+from grace.report.groups import BudgetCurve, at_budget, curves, groups, name_of, transfers
 from grace.report.names import ACCESS, BASELINE, MAIN, label, samples_of, slug
-from grace.report.rows import (
-    Report,
-    StrategyRow,
-    Summary,
-    TargetRow,
-    TraceRow,
-    Transfer,
-    group_by,
-)
+from grace.report.rows import Report, StrategyRow, Summary, TargetRow, TraceRow, Transfer, group_by
 from grace.report.tables import change
 from grace.thresholds.cascade import Forwarded
 

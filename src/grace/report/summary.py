@@ -26,14 +26,7 @@ from grace.metrics import (
     wqd,
 )
 from grace.metrics.resampling import LEVEL
-from grace.report.inputs import (
-    EstimatorResult,
-    Key,
-    Replay,
-    ReportInput,
-    Traced,
-    setting_texts,
-)
+from grace.report.inputs import EstimatorResult, Key, Replay, ReportInput, Traced, setting_texts
 from grace.report.names import BASE, BASELINE, COMPARED, COSTS, OURS, shown_budget
 from grace.report.rows import (
     SCHEMA_VERSION,

@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from grace.report.groups import (
-    Group,
-    at_budget,
-    comparisons,
-    curves,
-    groups,
-    name_of,
-    transfers,
-)
+from grace.report.groups import Group, at_budget, comparisons, curves, groups, name_of, transfers
 from grace.report.names import (
     ACCESS,
     COMPARED,
