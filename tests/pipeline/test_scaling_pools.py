@@ -266,7 +266,7 @@ def test_what_cannot_be_scaled_is_refused_before_anything_is_sampled(
     for chosen, message in (
         (ScaleSettings(estimators=("p_tru",)), "did you mean 'p_true'"),
         (ScaleSettings(strategies=("verbal-es",)), "add --estimators verbal"),
-        (ScaleSettings(strategies=("grace-es,threshold",)), "write NAME=VALUE"),
+        (ScaleSettings(strategies=("grace-es,threshold",)), "write KEY=VALUE"),
         (ScaleSettings(estimators=("consistency+platt",)), "consistency.platt compares a response"),
     ):
         with pytest.raises(ConfigError, match=message):
