@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import json
 import math
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import grace
 import tiny_run
@@ -108,9 +111,67 @@ def test_samples_of_lm_evaluation_harness_are_answers() -> None:
     sample = {"doc_id": 0, "doc": doc, "target": "5", "resps": [["It is 5."]], "filter": "none"}
     (found,) = read_answers([sample])
     assert (found.asked, found.response) == ("What is 2 + 3?", "It is 5.")
-    (rated,) = read_answers([sample | {"resps": [[[-1.0, True]], [[-2.0, False]]]}])
+    likelihoods = sample | {"resps": [[["-2.0", "False"]], [["-1.0", "True"]]]}
+    (rated,) = read_answers([likelihoods | {"arguments": [["Q:", " 4"], ["Q:", " 5"]]}])
+    assert (rated.response, rated.confidence) == ("5", pytest.approx(1 / (1 + math.exp(-1))))
+    named = {f"gen_args_{n}": {"arg_0": "Q:", "arg_1": f" {4 + n}"} for n in (0, 1)}
+    (also,) = read_answers([likelihoods | {"arguments": named}])
+    assert also.response == "5"
+    (unsaid,) = read_answers([likelihoods])
     with pytest.raises(DataError, match='"response" is missing'):
-        _ = rated.response
+        _ = unsaid.response
+
+
+def test_samples_of_inspect_and_helm_are_answers(tmp_path: Path) -> None:
+    reply = {"choices": [{"message": {"content": "ANSWER: B"}, "stop_reason": "stop"}]}
+    options = {"target": "B", "choices": ["Paris", "Rome"], "output": reply}
+    turns = [{"role": "user", "content": "Choose."}, {"role": "assistant", "content": "B"}]
+    sample = {"id": 1, "input": "Italy?", "messages": turns, **options}
+    references = [{"output": {"text": city}, "tags": []} for city in ("Paris", "Rome")]
+    references[1]["tags"] = ["correct"]
+    state = {
+        "instance": {"input": {"text": "Italy?"}, "references": references, "id": "id7"},
+        "output_mapping": {"A": "Paris", "B": "Rome"},
+        "result": {"completions": [{"text": " B", "tokens": [{"text": " B", "logprob": -0.5}]}]},
+    }
+    inspect, helm = tmp_path / "inspect.json", tmp_path / "scenario_state.json"
+    inspect.write_text(json.dumps({"version": 2, "samples": [sample]}))
+    helm.write_text(json.dumps({"adapter_spec": {}, "request_states": [state]}))
+    for file, said in ((inspect, "ANSWER: B"), (helm, " B")):
+        (found,) = read_answers(file)
+        assert (found.asked, found.choices) == ("Italy?", ("Paris", "Rome"))
+        assert (found.response, found.known["answers"]) == (said, "B")
+    assert found.logprobs == (-0.5,)
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst", ".utf-16", ""])
+@pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv", ".parquet"])
+def test_packed_files_are_read_as_what_is_in_them(tmp_path: Path, kind: str, packed: str) -> None:
+    content = {
+        ".jsonl": b'{"question": "Who?", "response": "x"}\n',
+        ".json": b'[{"question": "Who?",\n "response": "x"}]',
+        ".csv": b"question,response\nWho?,x\n",
+    }.get(kind)
+    if content is None:
+        parquet.write_table(
+            pyarrow.table({"question": ["Who?"], "response": ["x"]}), tmp_path / "own.parquet"
+        )
+        content = (tmp_path / "own.parquet").read_bytes()
+    elif packed == ".utf-16":
+        content, packed = content.decode().encode("utf-16"), ""
+    file = tmp_path / f"own{kind}{'' if packed == '.utf-16' else packed}"
+    pack = {".gz": gzip.compress, ".zst": lambda raw: pyarrow.compress(raw, "zstd", asbytes=True)}
+    file.write_bytes(pack.get(packed, bytes)(content))
+    (found,) = read_answers(file)
+    assert (found.asked, found.response) == ("Who?", "x")
+
+
+def test_a_damaged_packed_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl.gz"
+    for content in (b'{"question"', gzip.compress(b'{"question": "Who?"}\n' * 99)[:-12]):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=r"own\.jsonl\.gz is damaged, or no \.gz file"):
+            list(read_answers(file))
 
 
 @pytest.mark.parametrize("logprobs", [{"top": []}, [{"token": "a"}], ["a"], 3, [None, -1]])

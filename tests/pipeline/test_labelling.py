@@ -384,6 +384,23 @@ def test_a_directory_of_an_earlier_version_is_refused(
         label(questions, out, trials.settings(run, ONE))
 
 
+@pytest.mark.parametrize("own", [{}, {"id": "q0"}])
+def test_a_directory_begun_before_passages_stood_above_questions_is_refused(
+    run: Path, tmp_path: Path, own: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"context": "It is a cat.", "answers": ["cat"], "question": "What is it?", **own}
+    other = row | {"question": "Who is it?"} | {name: "q1" for name in own}
+    questions = trials.write_questions(tmp_path / "q.parquet", [row, other])
+    out, settings = tmp_path / "out", trials.settings(run, ONE, shard_size=1)
+    with monkeypatch.context() as before:
+        before.setattr("grace.tasks.values.passage_in", lambda *_: ("", ()))
+        label(questions, out, settings)
+    assert label(questions, out, settings).made == 0
+    shard_path(out, 1).unlink()
+    with pytest.raises(RunError, match=r"read the question .* in another way; .* name a new dir"):
+        label(questions, out, settings)
+
+
 def test_a_killed_process_loses_nothing(run: Path, tmp_path: Path) -> None:
     questions = trials.write_questions(tmp_path / "questions.parquet", trials.QUESTIONS[:8])
     out, whole = tmp_path / "out", tmp_path / "whole"

@@ -107,6 +107,7 @@ def label(questions: str | Path, out: Path, how: Labelling, *, workers: int = 1)
     how = how._replace(settings=replace(how.settings, model=model))
     shards, before = -(-total // how.shard_size), len(shards_in(out))
     if before < shards:
+        _check_questions(questions, out, how)
         workers = min(workers, shards - before)
         work = functools.partial(_work, located(questions), out.absolute(), how, record, total)
         shares = _gpus_of(workers) if model.device == "auto" else [""] * workers
@@ -179,24 +180,44 @@ def _taken(shard: Path) -> Iterator[Path | None]:
 
 def _count(files: Sequence[Path]) -> dict[str, int]:
     """Return the number of responses in some shards: all, graded, right, cut and empty ones."""
-    from pyarrow import parquet
-
     counts = dict.fromkeys(("responses", "graded", "right", "cut", "empty"), 0)
     for file in files:
-        try:
-            table = parquet.read_table(file, columns=["correct", "finish_reason", "text"])
-        except (OSError, ValueError) as error:
-            raise RunError(
-                f"{file} is damaged ({first_line(error)}); delete it, and repeat the command, "
-                "which makes it again"
-            ) from error
-        for correct, reason, text in zip(*table.to_pydict().values(), strict=True):
+        for correct, reason, text in _read(file, "correct", "finish_reason", "text"):
             counts["responses"] += 1
             counts["graded"] += correct is not None
             counts["right"] += bool(correct)
             counts["cut"] += reason == "length"
             counts["empty"] += not text.strip()
     return counts
+
+
+def _read(shard: Path, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Return rows of some columns of a shard."""
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(shard, columns=list(columns))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{shard} is damaged ({first_line(error)}); delete it, and repeat the command, "
+            "which makes it again"
+        ) from error
+    return zip(*table.to_pydict().values(), strict=True)
+
+
+def _check_questions(questions: str | Path, out: Path, how: Labelling) -> None:
+    """Refuse questions that read otherwise than in a shard, such as below their passages now."""
+    for shard in shards_in(out)[:1]:
+        start = int(shard.stem.removeprefix("part-")) * how.shard_size
+        rows = read_questions(questions, how.settings.data, start, start + how.shard_size)
+        texts = {question.id: question.text for question in rows}
+        for name, text in _read(shard, "question_id", "question"):
+            if text not in (None, texts.get(name)) or name not in texts:
+                raise RunError(
+                    f"{shard} was made by an earlier version, which read the question {name!r} in "
+                    "another way; its answers can be used as they are, name a new directory to ask "
+                    "as this version does"
+                )
 
 
 def _bind(out: Path, how: Labelling, mine: dict[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,12 @@ of Parquet shards, or `hf:OWNER/NAME[:CONFIG][:SPLIT]`. Every row has a place, f
 from __future__ import annotations
 
 import ast
+import codecs
 import contextlib
 import csv
 import difflib
 import functools
+import gzip
 import io
 import itertools
 import json
@@ -19,9 +21,10 @@ import os
 import re
 import sys
 import tokenize
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from grace.errors import DataError
 
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 BOM = b"\xef\xbb\xbf"
 HUB = "hf:"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".gz", ".arrow")
+PACKED = (".gz", ".zst")
+FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".tar", ".tgz", ".arrow", ".eval")
 QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
     *("questionstem", "questiontext", "messages"),
@@ -104,9 +108,23 @@ def is_hub(source: str | Path) -> bool:
     return str(source).startswith(HUB)
 
 
+def ending(path: Path) -> str:
+    """Return the ending that names the format of a file: .csv, also of own.csv.gz."""
+    return _unpacked(path).suffix.lower()
+
+
+def stem(path: Path) -> str:
+    """Return the name of a file without its ending: own, also of own.csv.gz."""
+    return _unpacked(path).stem
+
+
+def _unpacked(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix.lower() in PACKED else path
+
+
 def is_source(path: Path) -> bool:
     """Return whether a path names rows, by its ending or by the .parquet files in it."""
-    named = is_hub(path) or str(path) == "-" or path.suffix.lower() in ENDINGS
+    named = is_hub(path) or str(path) == "-" or ending(path) in ENDINGS
     return named or any(path.glob("*.parquet"))
 
 
@@ -120,7 +138,7 @@ def located(source: str | Path) -> str:
 
 def tables_in(folder: Path) -> list[Path]:
     """Return the files of a folder that hold rows."""
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in ENDINGS)
+    return sorted(file for file in folder.iterdir() if ending(file) in ENDINGS)
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -129,7 +147,7 @@ def _parts(folder: Path) -> list[Path]:
     if not files:
         kinds = ", ".join(ENDINGS)
         raise DataError(f"{folder} holds no files of rows ({kinds}); name a file or another folder")
-    return [file for file in files if file.suffix.lower() == ".parquet"] or files
+    return [file for file in files if ending(file) == ".parquet"] or files
 
 
 def read_rows(
@@ -148,13 +166,13 @@ def read_rows(
     elif path.is_dir():
         rows = (row for part in _parts(path) for row in read_rows(part, choose=choose, bad=bad))
         yield from itertools.islice(rows, start, stop)
-    elif path.suffix.lower() == ".parquet":
+    elif ending(path) == ".parquet":
         yield from _parquet_rows(path, start, stop, choose)
-    elif path.suffix.lower() in FOREIGN:
-        raise DataError(f"{path}: {path.suffix} is not read; save it as .csv, .jsonl or .parquet")
+    elif ending(path) in FOREIGN:
+        raise DataError(f"{path}: {ending(path)} is not read; save it as .csv, .jsonl or .parquet")
     else:
-        with _open(path) as file:
-            if path.suffix.lower() in (".csv", ".tsv"):
+        with _unpacking(path), _open(path) as file:
+            if ending(path) in (".csv", ".tsv"):
                 yield from _csv_rows(file, str(path), start, stop, choose)
             elif document := _document(file, str(path)):
                 for number, fields in list(enumerate(document))[start:stop]:
@@ -165,11 +183,33 @@ def read_rows(
 
 def _open(path: Path) -> IO[bytes]:
     try:
-        return path.open("rb")
+        if path.suffix.lower() == ".zst":
+            import pyarrow
+
+            with pyarrow.input_stream(path, compression="zstd") as stream:
+                return io.BytesIO(stream.read())
+        if path.suffix.lower() == ".gz":
+            return cast("IO[bytes]", gzip.open(path))
+        file = path.open("rb")
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # Excel, PowerShell
+            with file:
+                return io.BytesIO(path.read_text("utf-16").encode())
+        file.seek(0)
+        return file
     except FileNotFoundError:
         raise _no_file(path) from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}; check the path") from None
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}; check the file"
+        ) from None
+
+
+@contextlib.contextmanager
+def _unpacking(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged, or no .gz file ({error}); copy it again") from None
 
 
 def _no_file(path: Path) -> DataError:
@@ -177,7 +217,7 @@ def _no_file(path: Path) -> DataError:
     beside = {file.stem: file.name for file in path.parent.glob("*")}
     near = difflib.get_close_matches(path.stem, beside, n=1)
     remedy = f"did you mean {beside[near[0]]}?" if near else "check the path"
-    if path.suffix not in ENDINGS and not near:
+    if ending(path) not in ENDINGS and not near:
         remedy += f", or write hf:{path.parent.name}/{path.name} for a data set on the Hub"
     return DataError(f"there is no file {path}; {remedy}")
 
@@ -266,7 +306,7 @@ def _inner_rows(value: Any) -> list[Any]:
 
 
 def _is_row(fields: dict[str, Any]) -> bool:
-    return any(plain(name) in ROWS for name in fields)
+    return any(plain(name) in ROWS for name in fields) or {"instance", "result"} <= fields.keys()
 
 
 def _only_list(value: Any) -> list[Any]:
@@ -394,7 +434,7 @@ def _open_parquet(path: Path) -> ParquetFile:
     from pyarrow.parquet import ParquetFile
 
     try:
-        return ParquetFile(path)
+        return ParquetFile(_open(path) if path.suffix.lower() in PACKED else path)
     except FileNotFoundError:
         raise _no_file(path) from None
     except (ArrowInvalid, OSError) as error:

@@ -18,7 +18,7 @@ from grace.answers import Kind
 from grace.config import DataSettings, GradeSettings
 from grace.errors import ConfigError
 from grace.records import Message, Question
-from grace.store.inputs import ENDINGS, HUB, is_hub
+from grace.store.inputs import ENDINGS, HUB, ending, is_hub, stem
 
 Split = Literal["train", "validation", "test"]
 KINDS = ("number", "yes_no")
@@ -78,7 +78,7 @@ def title_of(data: DataSettings) -> str:
     if is_hub(source):
         return source.removeprefix(HUB).partition(":")[0].rpartition("/")[2]
     path = Path(source)
-    return path.stem if path.suffix.lower() in ENDINGS else path.name
+    return stem(path) if ending(path) in ENDINGS else path.name
 
 
 def graded_task(data: DataSettings, grade: GradeSettings) -> Task:

@@ -19,14 +19,14 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grace.config import DataSettings
 from grace.errors import DataError
 from grace.records import Message
 from grace.store import is_run, is_study
 from grace.store.inputs import Bad, Row, Untyped, read_rows, spelt
-from grace.tasks.columns import columns_to_read, passage_in, within
+from grace.tasks.columns import columns_to_read, passage_in
 from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.draw import asked_key
+from grace.tasks.logs import row_of_log
 from grace.tasks.rows import file_of, note
 from grace.tasks.values import read_options
 
@@ -313,14 +313,14 @@ def _turns(value: Any) -> list[Any]:
 
 
 def _unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose answer is in the reply of an API, or logged by lm-evaluation-harness."""
+    """Return a row whose answer is in the reply of an API, or in the log of a harness."""
+    if logged := row_of_log(fields):
+        fields = logged
     known = {name.strip().lower(): value for name, value in fields.items()}
     given: Any = _first(known, "response", "text")
     turns = _turns(known.get("messages"))
     found: dict[str, Any] = {}
-    if given is None and isinstance(fields.get("doc"), dict) and "resps" in fields:
-        fields, given = within(fields, DataSettings()), fields["resps"]
-    elif given is None and turns and turns[-1]["role"] == "assistant":
+    if given is None and turns and turns[-1]["role"] == "assistant":
         found, given = {"messages": turns[:-1]}, turns[-1]["content"]
     elif isinstance(given, str):
         return fields

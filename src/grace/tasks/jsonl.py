@@ -20,7 +20,7 @@ from grace import answers
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
 from grace.records import Message, Question
-from grace.store.inputs import SPLIT_NAMES, hub_splits, is_hub, tables_in
+from grace.store.inputs import SPLIT_NAMES, ending, hub_splits, is_hub, stem, tables_in
 from grace.tasks import Split
 from grace.tasks.columns import Unanswered
 from grace.tasks.draw import cut, draw, identity, rank, sizes
@@ -165,14 +165,14 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
 def _every_row(source: str, data: DataSettings) -> list[Row]:
     """Return the rows of a file, of a folder of .parquet files, or of a source in each file."""
     files = _tables(Path(source)) if Path(source).is_dir() else []
-    if not files or any(file.suffix.lower() == ".parquet" for file in files):
+    if not files or any(ending(file) == ".parquet" for file in files):
         return list(question_rows(source, data))
     rows = []
     for file in files:
         for row in question_rows(file, data):
-            row.fields.setdefault("source", file.stem)
+            row.fields.setdefault("source", stem(file))
             if row_id(row):
-                row.fields["id"] = f"{file.stem}/{row_id(row)}"
+                row.fields["id"] = f"{stem(file)}/{row_id(row)}"
             rows.append(row)
     return rows
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.inputs import SPLIT_NAMES, Row, load_from_hub, read_rows, spelt, tables_in
+from grace.store.inputs import SPLIT_NAMES, Row, load_from_hub, read_rows, spelt, stem, tables_in
 
 __all__ = ["Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
 
@@ -55,8 +55,10 @@ def folder_pools(folder: Path, read: Read | None = None) -> Pools:
         raise DataError(f"there is no folder {folder}; put train.jsonl and test.jsonl there")
     files: dict[str, str] = {}
     for file in tables_in(folder):
-        if files.setdefault(file.stem, str(file)) != str(file):
-            raise DataError(f"{files[file.stem]} and {file} are the same split; remove one of them")
+        if files.setdefault(stem(file), str(file)) != str(file):
+            raise DataError(
+                f"{files[stem(file)]} and {file} are the same split; remove one of them"
+            )
     return named_pools(str(folder), files, read or _read, ".jsonl")
 
 
