@@ -46,15 +46,12 @@ def even(text, question):
 """,
     "own_estimator": """
 from dataclasses import dataclass
-from typing import ClassVar
 
 from grace.estimators import Fitted
 
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    answers: ClassVar[str] = "base"
-
     def fit(self, known, engine, seed):
         share = sum(known.train.correct) / len(known.train.correct)
         return Fitted(lambda samples: [share / 2] * len(samples.responses))

@@ -9,7 +9,7 @@ import pytest
 from made_up_samples import Splits, response, samples
 
 from grace.engines import Features
-from grace.estimators import asked_by
+from grace.estimators import asked_by, rated_model
 from grace.estimators.recalibrated import load_estimator
 from grace.evidence import sigmoid
 from grace.probe.logistic import fit_logistic
@@ -81,7 +81,7 @@ def test_supervised_p_true_reads_the_state_in_which_the_verdict_is_given(tokeniz
 
 def test_grace_rates_the_backbones_answers_with_the_tuned_model():
     estimator = load_estimator("grace_base")
-    assert (estimator.answers, asked_by(estimator)) == ("base", "tuned")
+    assert (rated_model(estimator), asked_by(estimator)) == ("base", "tuned")
     assert asked_by(load_estimator("grace_base+platt")) == "tuned"
     assert asked_by(load_estimator("platt")) == "base"
     values = estimator.fit(known(STATES["a"]), Reads(), 0).rate(samples(ROWS[6:9]))  # type: ignore[arg-type]

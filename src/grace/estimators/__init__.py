@@ -70,7 +70,7 @@ class Samples:
 
 
 class Splits(Protocol):
-    """The graded responses that an estimator may be fitted on; see `Estimator.answers`."""
+    """The graded responses that an estimator may be fitted on; see `rated_model`."""
 
     @property
     def train(self) -> Samples:
@@ -91,12 +91,7 @@ class Fitted(NamedTuple):
 
 
 class Estimator(Protocol):
-    """Estimates the confidence in responses of the backbone or of the tuned model (`answers`)."""
-
-    @property
-    def answers(self) -> Answers:
-        """The model whose responses it rates."""
-        ...
+    """Estimates the confidence in responses of the backbone or, with `answers`, the tuned model."""
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit a function that gives every response a value in [0, 1], or None.
@@ -106,9 +101,14 @@ class Estimator(Protocol):
         ...
 
 
+def rated_model(estimator: Estimator) -> Answers:
+    """Return the model whose responses an estimator rates: its `answers`, if it has that."""
+    return getattr(estimator, "answers", "base")
+
+
 def asked_by(estimator: Estimator) -> Answers:
-    """Return the model that an estimator calls: `asks` if it has that, else `answers`."""
-    return getattr(estimator, "asks", estimator.answers)
+    """Return the model that an estimator calls: `asks` if it has that, else the one it rates."""
+    return getattr(estimator, "asks", rated_model(estimator))
 
 
 def draws_further(estimator: Estimator) -> bool:

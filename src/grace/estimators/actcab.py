@@ -13,14 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import DataError
-from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
+from grace.estimators import Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.metrics import brier
 from grace.metrics.kernels import bin_index
 from grace.probe.rows import Array, assign_folds, check_several, labels_of, sigmoid, spread
@@ -53,14 +53,10 @@ class ActCab:
     folds: int = setting(10, "folds for the soft labels", low=2)
     bins: int = setting(50, "equal-width bins of the soft labels", low=1)
 
-    answers: ClassVar[Answers] = "base"
-
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Train the probes of the folds, then one on the soft labels."""
         train = splits.train
-        label_N, questions = labels_of(train.correct), [q.cluster for q in train.questions]
-        check_several(questions)
-        fold_N = assign_folds(questions, self.folds, seed)
+        label_N, fold_N = labels_of(train.correct), self._folds(train, seed)
         states_ND = _states(train, range(len(label_N)), engine)
         scale = Scale(states_ND.mean(axis=0, dtype=np.float64), spread(states_ND))
         rows_ND = scale(states_ND)
@@ -72,6 +68,11 @@ class ActCab:
             return list(_rate(scale(_states(samples, rows, engine)), weights_D).tolist())
 
         return of_ended(rate, len(weights_D))
+
+    def _folds(self, train: Samples, seed: int) -> Array:
+        questions = [question.cluster for question in train.questions]
+        check_several(questions)
+        return assign_folds(questions, self.folds, seed)
 
     def _soft_labels(self, rows_ND: Array, label_N: Array, fold_N: Array, seed: int) -> Array:
         """Return the accuracy of each row's bin of out-of-fold scores, per candidate, (N, C)."""

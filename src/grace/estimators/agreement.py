@@ -14,7 +14,7 @@ from typing import ClassVar
 from grace.answers import alike
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Draw, Fitted, Rows, Samples, Splits, Values, of_ended
+from grace.estimators import Draw, Fitted, Rows, Samples, Splits, Values, of_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,6 @@ class Consistency:
         high=1,
     )
 
-    answers: ClassVar[Answers] = "base"
     draws: ClassVar[bool] = True
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:

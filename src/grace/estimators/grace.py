@@ -36,7 +36,6 @@ class GraceBase:
     forward pass over prompt and response for each response.
     """
 
-    answers: ClassVar[Answers] = "base"
     asks: ClassVar[Answers] = "tuned"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
@@ -55,8 +54,6 @@ class EvidenceAlone:
     sigmoid(bias + w . (phi - center)), fitted on the training responses. Beside `grace` it shows
     how much of c comes from the evidence.
     """
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit the weights and the bias."""

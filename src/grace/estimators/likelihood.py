@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from grace.config import setting
 from grace.engines import Engine
-from grace.estimators import Answers, Fitted, Samples, Splits, Values
+from grace.estimators import Fitted, Samples, Splits, Values
 from grace.estimators.recalibrated import logistic, recalibrate
 from grace.records import Response
 
@@ -21,8 +20,6 @@ class Likelihood:
     exp of the mean token log-probability, from the raw softmax at temperature 1.
     Source: Malinin and Gales 2021 (arXiv 2002.07650), as compared in arXiv 2509.09438 Appendix A.
     """
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the log-probabilities were recorded while sampling."""
@@ -47,8 +44,6 @@ class PlattScaling:
     Source: Platt 1999, as compared in arXiv 2509.09438 Appendix A (mean squared error).
     """
 
-    answers: ClassVar[Answers] = "base"
-
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset by least squares."""
         return recalibrate(Likelihood(), "platt").fit(splits, engine, seed)
@@ -61,8 +56,6 @@ class LogLikelihood:
     sigmoid(a * sum of log p + b): the sum that sequence likelihood divides by the length, so a
     longer answer is less likely. The two parameters are fitted on validation answers by log loss.
     """
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit slope and offset on validation answers."""
@@ -88,8 +81,6 @@ class DeepConf:
     """
 
     window: int = setting(2, "tokens in a window; a shorter response is one window", low=1)
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Nothing is fitted: the log-probabilities were recorded while sampling."""

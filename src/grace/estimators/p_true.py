@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from grace.chat import encode_text
 from grace.config import setting
 from grace.engines import Engine
 from grace.errors import ModelError
-from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
+from grace.estimators import Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.estimators.probes import fit_on_states
 from grace.estimators.prompts import (
     Prompt,
@@ -60,8 +60,6 @@ class PTrue:
         "turn after the answer, reply Yes or No",
     )
     shots: int = setting(0, "training responses shown first, with the right verdict", low=0)
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Draw the shots, if any; nothing is fitted."""
@@ -115,8 +113,6 @@ class PTrueSupervised:
         "true_false", "the prompt, as in p_true"
     )
 
-    answers: ClassVar[Answers] = "base"
-
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Fit weights and bias on the training responses."""
         prompt = TEMPLATES[self.template].prompt
@@ -137,8 +133,6 @@ class PTrueTuned:
     request per response, as for P(True); the choice takes one per prompt and number of shots for
     each of at most 200 validation answers.
     """
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Choose template and shots, then fit slope and offset."""

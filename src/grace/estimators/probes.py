@@ -12,7 +12,7 @@ import numpy as np
 from grace import evidence
 from grace.config import setting
 from grace.engines import LAST, Engine
-from grace.estimators import Answers, Fitted, Rows, Samples, Splits, ended_rows, of_ended
+from grace.estimators import Fitted, Rows, Samples, Splits, ended_rows, of_ended
 from grace.methods.grace.fit import choose_layer, placed
 from grace.probe.logistic import FIRST, fit_logistic
 from grace.probe.rows import Array, check_several, labels_of, sigmoid
@@ -57,7 +57,6 @@ class StateProbe:
         "0: the last hidden state; N: the MLP of block N; of several the best is taken; unless "
         "set, those among which grace chooses",
     )
-    answers: ClassVar[Answers] = "base"
     with_tokens: ClassVar[bool] = False
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:

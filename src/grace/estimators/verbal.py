@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from grace.config import setting
 from grace.engines import Engine, Sampling
-from grace.estimators import Answers, Fitted, Rows, Samples, Splits, Values, of_ended
+from grace.estimators import Fitted, Rows, Samples, Splits, Values, of_ended
 from grace.estimators.prompts import Prompt, Shots, Verdicts, candidates, draw_shots, tuned
 
 PERCENT = "Please provide your confidence in the answer only in percent (0-100 %):"
@@ -60,8 +60,6 @@ class Verbal:
     shots: int = setting(
         0, "training responses shown first, right ones with 100%, wrong ones with 0%", low=0
     )
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Draw the shots, if any; nothing is fitted."""
@@ -116,8 +114,6 @@ class VerbalTuned:
     unparsed: Literal["none", "half"] = setting(
         "none", "for a reply without a number, as in verbal"
     )
-
-    answers: ClassVar[Answers] = "base"
 
     def fit(self, splits: Splits, engine: Engine, seed: int) -> Fitted:
         """Choose template and shots, then fit slope and offset."""

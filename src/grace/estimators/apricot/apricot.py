@@ -7,13 +7,13 @@ special, dropout is on while training, and the model with the best validation Br
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from grace.answers import lettered
 from grace.config import setting
-from grace.estimators import Answers, Fitted, Samples, Splits, Values
+from grace.estimators import Fitted, Samples, Splits, Values
 from grace.records import Question
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ class Apricot:
     )
     max_tokens: int = setting(256, "longest text, in tokens of the text model", low=8)
     device: str = setting("auto", "where the text models run: auto, cpu, cuda or cuda:N")
-
-    answers: ClassVar[Answers] = "base"
 
     def check(self) -> None:
         """Check that the packages of the text models are installed."""

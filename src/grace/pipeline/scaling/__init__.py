@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grace.errors import ConfigError
-from grace.estimators import Answers, draws_further
+from grace.estimators import Answers, draws_further, rated_model
 from grace.pipeline import stages_alike
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import VERSION, write_replay
@@ -162,7 +162,8 @@ def _side(
     """Draw a model's samples, and rate them by the estimators that can."""
     settings = context.settings
     split = _draw(context, answers, chosen.samples)
-    names = [n for n in (OWN, *chosen.estimators) if estimator_of(settings, n).answers == answers]
+    every = {name: estimator_of(settings, name) for name in (OWN, *chosen.estimators)}
+    names = [name for name, estimator in every.items() if rated_model(estimator) == answers]
     for name in names:
         if name != OWN:
             with own_estimator(name):
@@ -226,7 +227,7 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
                 f"not computed for the samples; add --estimators {one.estimator}"
             )
         else:
-            policies[estimator_of(context.settings, one.estimator).answers].append(one)
+            policies[rated_model(estimator_of(context.settings, one.estimator))].append(one)
     return policies
 
 

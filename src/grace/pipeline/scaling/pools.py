@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from grace.estimators import Answers, asked_by
+from grace.estimators import Answers, asked_by, rated_model
 from grace.metrics import evaluate
 from grace.pipeline.context import Context
 from grace.pipeline.stages.answers import answer, further
@@ -54,7 +54,7 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     if not left:
         return
     engine = MeteredEngine(lambda: context.engine(asked_by(estimator)), Meter())
-    fit_on = KnownSplits(context, estimator.answers)
+    fit_on = KnownSplits(context, rated_model(estimator))
     fitted = estimator.fit(fit_on, engine, context.settings.seed)
     samples = context.samples(pool)
     with progress(f"scale {name}", len(ids), done=left[0].start, unit="samples") as advance:

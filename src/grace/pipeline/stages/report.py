@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from grace.calibration import log_losses, standard_error
 from grace.config import RunSettings, to_dict
 from grace.errors import RunError, UserInputError
-from grace.estimators import Estimator
+from grace.estimators import Estimator, rated_model
 from grace.pipeline.context import Context, open_run
 from grace.pipeline.replays import read_replay
 from grace.pipeline.stages.fit import layer_read
@@ -128,14 +128,14 @@ def _results(
     """Yield the result of a test set and, where it mixes several sources, those of each source."""
     whole = _result(context, test, name, estimator)
     yield whole
-    split = test.split.by(estimator.answers)
+    split = test.split.by(rated_model(estimator))
     source_of = {question.id: question.source for question in split.questions.read()}
     sources = [source_of[response.question_id] for response in split.responses.read()]
     yield from whole.parts([source or "others" for source in sources])
 
 
 def _result(context: Context, test: TestSet, name: str, estimator: Estimator) -> EstimatorResult:
-    settings, split = context.settings, test.split.by(estimator.answers)
+    settings, split = context.settings, test.split.by(rated_model(estimator))
     rows = split.confidences(name).read()
     cost = read_json(split.cost(name))
     if not isinstance(cost, dict) or "extra_seconds_per_answer" not in cost:

@@ -23,6 +23,7 @@ from grace.estimators import (
     Values,
     asked_by,
     check_estimator,
+    rated_model,
 )
 from grace.estimators.recalibrated import load_estimator
 from grace.pipeline.context import Context
@@ -104,7 +105,7 @@ def score(context: Context) -> None:
     """Write one confidence table per estimator and test set."""
     directory, settings = context.directory, context.settings
     estimators, sets = rated_estimators(context), list(test_sets(context))
-    models = sorted({estimator.answers for estimator in estimators.values()})
+    models = sorted({rated_model(estimator) for estimator in estimators.values()})
     splits = [test.split.by(answers) for test in sets for answers in models]
     outputs = []
     if "base" in models:
@@ -189,20 +190,20 @@ def _rate_all(
     context: Context, name: str, estimator: Estimator, sets: Sequence[TestSet]
 ) -> list[Path]:
     """Rate every test set with one fit; stored confidences are kept."""
-    rated = [TestSet(test.context, test.split.by(estimator.answers)) for test in sets]
+    rated = [TestSet(test.context, test.split.by(rated_model(estimator))) for test in sets]
     missing = [test for test in rated if not _is_rated(test.split, name)]
     if missing:
         model = asked_by(estimator)
         stored = stored_training(context) if model == "base" else None
         engine = MeteredEngine(lambda: context.engine(model), Meter(), stored)
         start = time.perf_counter()
-        fit_on = KnownSplits(context, estimator.answers)
+        fit_on = KnownSplits(context, rated_model(estimator))
         fitted = estimator.fit(fit_on, engine, context.settings.seed)
         seconds = time.perf_counter() - start
         fit = fit_cost(context, estimator, fitted.trained_parameters, seconds)
         engine.stored = None
         for test in missing:
-            samples = samples_of(test.context, estimator.answers, test.split)
+            samples = samples_of(test.context, rated_model(estimator), test.split)
             own = test.split.path == context.directory.split("validation").path
             unseen = (
                 own and name in FITTED_THERE and len({q.cluster for q in samples.questions}) > 1
