@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from grace import notebook
 from grace.chat import encode_chat, encode_response, pieces
 from grace.config import DataSettings, SampleSettings
-from grace.engines import Rating, Sampling
+from grace.engines import Ids, Rating, Sampling
 from grace.engines.base import ModelEngine
 from grace.errors import UserInputError
 from grace.evidence.familiar import HALF
 from grace.model import arguments
 from grace.model.arguments import Asked, AskOptions, Choices, VoteOptions
-from grace.model.calls import UNRATED, in_thread, rated
 from grace.model.rules import Answering, answering, drawing, promised, usual_budget, voting
 from grace.model.voting import Ballot, OnVote, sampled
 from grace.progress import progress
@@ -91,6 +93,8 @@ class Reply:
 
 
 Prompt = str | Sequence[Message]
+Value = TypeVar("Value")
+UNRATED = Rating(None, None, {})  # a response that says nothing
 
 
 @dataclass(eq=False, repr=False)
@@ -201,11 +205,11 @@ class Model:
         A model on a server takes many calls at a time, and a cancelled one hangs up. A model in
         this process takes one call at a time; call `ask` with a list instead.
         """
-        return await in_thread(self, self._threads, lambda model: model.ask(question, **options))
+        return await self._in_thread(lambda model: model.ask(question, **options))
 
     async def avote(self, question: str, **options: Any) -> Decision:
         """Call `vote` without blocking the event loop (see `aask`)."""
-        return await in_thread(self, self._threads, lambda model: model.vote(question, **options))
+        return await self._in_thread(lambda model: model.vote(question, **options))
 
     @overload
     def vote(  # type: ignore[overload-overlap]
@@ -410,6 +414,39 @@ class Model:
             fields=generation.fields,
         )
 
+    async def _in_thread(self, work: Callable[[Model], Value]) -> Value:
+        """Run work in another thread and return its result; if cancelled, hang up on the server."""
+        mine, hang_up = for_caller(self)
+        try:
+            return await asyncio.wrap_future(self._threads.submit(work, mine))
+        except asyncio.CancelledError:
+            hang_up()
+            raise
+
     @functools.cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(getattr(self.engine, "max_in_flight", 1), "grace-model")
+
+
+def for_caller(model: Model, deadline: float = math.inf) -> tuple[Model, Callable[[], None]]:
+    """Return the model for one caller until a deadline, and a function that hangs up."""
+    call = getattr(model.engine, "caller", None)
+    if call is None:
+        return model, lambda: None
+    mine, engine = copy.copy(model), call(deadline)
+    mine.engine = engine
+    return mine, engine.cancel
+
+
+def rated(
+    rate: Callable[[list[Ids], list[Ids]], list[Value]],
+    prompts: Sequence[Ids],
+    responses: Sequence[Ids],
+    texts: Sequence[str],
+    blank: Value,
+) -> list[Value]:
+    """Return what `rate` gives the responses that say something, and `blank` for the others."""
+    rows = [row for row, text in enumerate(texts) if text.strip()]
+    values = rate([prompts[row] for row in rows], [responses[row] for row in rows]) if rows else []
+    found = dict(zip(rows, values, strict=True))
+    return [found.get(row, blank) for row in range(len(texts))]

@@ -18,7 +18,7 @@ from grace.engines.http.background import as_finished
 from grace.engines.http.remote import Request
 from grace.engines.reading import LOWEST, StepResult, to_response
 from grace.engines.structured import Forms
-from grace.model.calls import UNRATED, for_caller, rated
+from grace.model.answering import UNRATED, for_caller, rated
 from grace.records import Message, Vote, to_json
 from grace.server.errors import ApiError, as_api_error, shutting_down
 from grace.server.jobs.completion import (
