@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tiny_models
+from alike import assert_alike
 from grace.cnf import add_cnf
 from grace.engines import Sampling, transformers
 from grace.engines.local import graphs
@@ -40,14 +41,6 @@ def passes(engine: TransformersEngine) -> list[tuple[int, int]]:
     return shapes
 
 
-def assert_same(one: Any, other: Any, tolerance: float) -> None:
-    assert (one.token_ids, one.finish_reason) == (other.token_ids, other.finish_reason)
-    ours, theirs = ([*g.logprobs, g.end_logprob or 0.0] for g in (one, other))
-    assert ours == pytest.approx(theirs, abs=tolerance, rel=tolerance)
-    assert one.trace == pytest.approx(other.trace, abs=tolerance)
-    assert one.confidence == pytest.approx(other.confidence, abs=tolerance)
-
-
 @pytest.mark.parametrize(
     ("name", "lead"), [*((name, 24 * (place % 2)) for place, name in enumerate(KINDS))]
 )
@@ -66,10 +59,10 @@ def test_every_row_is_what_it_is_alone_whatever_rows_come_and_go(name: str, lead
         alone = engine.stream(prompt, SAMPLING, keys[place])
         sample = place % SAMPLING.num_samples
         ((_, single),) = alone.start(range(sample, sample + 1))
-        assert_same(together[place][sample], single, tolerance)
+        assert_alike(together[place][sample], single, tolerance, tolerance)
         others = backwards[len(prompts) - 1 - place]
         for one, other in zip(together[place], others, strict=True):
-            assert_same(one, other, tolerance)
+            assert_alike(one, other, tolerance, tolerance)
 
 
 def test_rows_that_ended_are_replaced_and_no_step_waits_for_the_longest_answer() -> None:
@@ -103,7 +96,7 @@ def test_more_samples_than_fit_are_drawn_in_turn_and_are_the_same() -> None:
     ((_, samples),) = engine.generate([prompt], many)
     assert max(rows for rows, _ in shapes) == 3
     for one, other in zip(samples, whole, strict=True):
-        assert_same(one, other, CLOSE)
+        assert_alike(one, other, relative=CLOSE)
 
 
 @pytest.mark.parametrize("lead", [0, 24])
@@ -133,7 +126,7 @@ def test_rows_of_any_settings_join_while_others_are_drawn_and_one_can_be_stopped
     assert (cut.token_ids, cut.finish_reason) == (wanted[stopped].token_ids[:3], "length")
     others = [row for row in range(len(wanted)) if row != stopped]
     for row, one in zip(others, batch.responses(others), strict=True):
-        assert_same(one, wanted[row], CLOSE)
+        assert_alike(one, wanted[row], relative=CLOSE)
         assert counts[row] == len(one.token_ids) + (one.finish_reason == "stop")
     assert not (batch._requests or batch._done or batch._allowed), "nothing is kept of a row"
 
@@ -153,7 +146,7 @@ def test_rows_in_places_of_their_own_are_what_they_are_otherwise(
     got = dict(engine.generate(prompts, SAMPLING))
     for place in range(len(prompts)):
         for one, other in zip(wanted[place], got[place], strict=True):
-            assert_same(one, other, CLOSE)
+            assert_alike(one, other, relative=CLOSE)
     if engine.forward.slides:
         assert not engine._placed, "windows are counted from the last column"
     else:
@@ -207,7 +200,7 @@ def test_a_step_whose_capture_fails_is_computed_without_it(
     ]
     for place in range(len(prompts)):
         for one, other in zip(wanted[place], got[place], strict=True):
-            assert_same(one, other, CLOSE)
+            assert_alike(one, other, relative=CLOSE)
     monkeypatch.setattr(graphs, "COLUMNS", 64)  # then the trial fails
     assert not graphs.works(engine.forward, engine.device)
 
@@ -283,7 +276,7 @@ def test_on_a_gpu_the_free_memory_says_how_many_rows_are_in_flight(
         monkeypatch.setattr(transformers, "free_memory", lambda device, free=free: free)
         shapes = passes(engine)
         for index, (got,) in engine.generate(prompts, one):
-            assert_same(got, before[index][0], CLOSE)
+            assert_alike(got, before[index][0], relative=CLOSE)
         assert max(rows for rows, _ in shapes) == rows
         plan = engine.plan(prompts, 1, SAMPLING.max_new_tokens)
         assert len(plan) == 1, "units do not depend on the free memory"

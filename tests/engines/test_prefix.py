@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tiny_models
+from alike import assert_alike
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.local import forward
@@ -67,10 +68,7 @@ def test_sampling_gives_the_same_tokens_and_c(
     slow = dict(engine.generate(prompts, sampling))
     for index in range(len(prompts)):
         for one, other in zip(fast[index], slow[index], strict=True):
-            assert one.token_ids == other.token_ids
-            assert one.trace == pytest.approx(other.trace, abs=CLOSE)
-            assert one.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
-            assert one.confidence == pytest.approx(other.confidence, abs=CLOSE)
+            assert_alike(one, other)
 
 
 @models

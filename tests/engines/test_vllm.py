@@ -15,6 +15,7 @@ import torch
 
 import fake_vllm
 import tiny_models
+from alike import assert_alike
 from grace.cnf import add_cnf
 from grace.engines import Sampling
 from grace.engines.base import load_engine
@@ -45,12 +46,6 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_vllm.install(monkeypatch)
 
 
-def same(a: Any, b: Any) -> None:
-    assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason)
-    for name in ("logprobs", "trace", "end_logprob", "confidence"):
-        assert getattr(a, name) == pytest.approx(getattr(b, name), abs=CLOSE), name
-
-
 def test_read_at_the_prompt_greedy_responses_are_those_of_the_transformers_engine() -> None:
     """Read at the end they are, too: tests/contracts."""
     both = Both("prompt")
@@ -59,7 +54,7 @@ def test_read_at_the_prompt_greedy_responses_are_those_of_the_transformers_engin
     assert list(found) == list(range(len(both.prompts)))
     assert {g.finish_reason for (g,) in found.values()} == {"stop", "length"}
     for index, (generation,) in found.items():
-        same(generation, wanted[index][0])
+        assert_alike(generation, wanted[index][0])
 
 
 def test_greedy_goes_on_as_vllm_does_where_the_ends_are_most_probable_only_together() -> None:
@@ -347,9 +342,6 @@ def test_a_model_without_cnf_is_sampled_where_that_is_asked_for() -> None:
     wanted = dict(reference.generate(prompts, GREEDY))
     for index, (generation,) in fast.generate(prompts, GREEDY):
         assert generation.confidence is None and generation.trace == ()
-        (other,) = wanted[index]
-        assert generation.token_ids == other.token_ids
-        assert generation.logprobs == pytest.approx(other.logprobs, abs=CLOSE)
-        assert generation.end_logprob == pytest.approx(other.end_logprob, abs=CLOSE)
+        assert_alike(generation, wanted[index][0])
     with pytest.raises(ModelError, match="has no confidence"):
         fast.confidences(prompts[:1], [[7]])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from alike import assert_alike
 from grace.engines import Sampling
 from grace.engines.base import load_engine
 from grace.errors import ModelError
@@ -87,14 +88,8 @@ def test_greedy_answers_are_the_same_tokens_with_the_same_c(both: Any) -> None:
     prompts = vllm_models.prompts()
     found, wanted = dict(fast.generate(prompts, GREEDY)), dict(reference.generate(prompts, GREEDY))
     assert sum(samples[0].finish_reason == "stop" for samples in wanted.values()) > 2
-    for index, ((a,), (b,)) in enumerate((found[i], wanted[i]) for i in range(len(prompts))):
-        assert (a.token_ids, a.text, a.finish_reason) == (b.token_ids, b.text, b.finish_reason), (
-            index
-        )
-        assert a.logprobs == pytest.approx(b.logprobs, abs=CLOSE)
-        assert a.trace == pytest.approx(b.trace, abs=CLOSE)
-        assert a.end_logprob == pytest.approx(b.end_logprob, abs=CLOSE)
-        assert a.confidence == pytest.approx(b.confidence, abs=CLOSE)
+    for index in range(len(prompts)):
+        assert_alike(found[index][0], wanted[index][0], CLOSE)
 
 
 def test_sampled_answers_have_the_c_that_transformers_reads(
