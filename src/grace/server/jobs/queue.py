@@ -44,21 +44,27 @@ class Cancelled(Exception):
 class Job(ABC):
     """Work for the model, reported as events to `emit`, from any thread.
 
-    Jobs of one `group` run together, also those that arrive after the first has begun. `size` is
-    the number of samples or of ratings, `work` about the most tokens to compute. Once `started`, an
-    event was shown to the client, so the job cannot run again.
+    Jobs of one `group` run together, also those that arrive after the first has begun; one without
+    a group runs alone. `size` is the number of samples or of ratings, `work` about the most tokens
+    to compute, by which the queue calls a job `small`. Once `started`, an event was shown to the
+    client, so the job cannot run again.
     """
 
     emit: Emit
     group: Hashable = None
     size = 1
     work = 1
+    small = True
 
     def __init__(self, hang_up: Callable[[], None] | None = None) -> None:
         self.cancelled = threading.Event()
-        self.arrived = 0.0
         self.started = False
         self._hang_up = hang_up
+
+    @property
+    def kind(self) -> Hashable:
+        """What jobs that run together have in common."""
+        return id(self) if self.group is None else (self.group, self.small)
 
     def show(self, event: Any) -> None:
         """Emit an event that the client sees at once."""
@@ -84,15 +90,10 @@ class Together:
     """Jobs of one kind that run on one thread; `more` takes those that may join them."""
 
     def __init__(
-        self,
-        jobs: Sequence[Any],
-        kind: Hashable = None,
-        more: Callable[[Together, int], list[Any]] = lambda _, __: [],
-        *,
-        small: bool = True,
+        self, jobs: Sequence[Any], more: Callable[[Together, int], list[Any]] = lambda _, __: []
     ) -> None:
-        self.jobs, self.kind, self.small = list(jobs), kind, small
-        self._more = more
+        self.jobs, self._more = list(jobs), more
+        self.kind, self.small = jobs[0].kind, jobs[0].small
 
     def join(self, room: int) -> list[Any]:
         """Take the jobs that wait to join these, with `room` samples at most."""
@@ -157,7 +158,7 @@ class Queue:
             if len(self.waiting) >= self._max_waiting + free:
                 text = f"{len(self.waiting)} requests wait already; try again in a moment"
                 raise ApiError(429, text, code="queue_full")
-            job.arrived = time.monotonic()
+            job.small = job.work <= self._small
             self.waiting.append(job)
             number = len(self._threads)
             if number < min(self._most, len(self._running) + len(self.waiting)):
@@ -193,9 +194,7 @@ class Queue:
                 job = next(filter(self._may_start, self.waiting), None)
                 if job is not None:
                     self.waiting.remove(job)
-                    small = self._is_small(job)
-                    together = Together([job], self._kind(job), self._joining, small=small)
-                    self._running[number] = together
+                    together = self._running[number] = Together([job], self._joining)
                     return together
                 if self._closed:
                     return None
@@ -207,10 +206,10 @@ class Queue:
         with self._changed:
             self._forget_cancelled()
             for job in self.waiting:
-                if self._kind(job) == together.kind and job.size <= room:
+                if job.kind == together.kind and job.size <= room:
                     joining.append(job)
                     room -= job.size
-                elif self._kind(job) == together.kind or self._waits_for_end(job, together):
+                elif job.kind == together.kind or self._waits_for_end(job, together):
                     break
             self.waiting = [job for job in self.waiting if job not in joining]
         return joining
@@ -219,25 +218,18 @@ class Queue:
         """Whether a free thread may take a job: it joins no other, and no other large one runs."""
         running = self._running.values()
         return self._model is None or not (
-            any(self._kind(job) == together.kind for together in running)
-            or (not self._is_small(job) and any(not together.small for together in running))
+            any(job.kind == together.kind for together in running)
+            or (not job.small and any(not together.small for together in running))
         )
 
     def _waits_for_end(self, job: Job, together: Together) -> bool:
         """Whether a job of another kind can start once these have ended, and no earlier."""
         running = self._running.values()
-        if any(self._kind(job) == other.kind for other in running):
+        if any(job.kind == other.kind for other in running):
             return False
-        if not self._is_small(job) and any(not other.small for other in running):
+        if not job.small and any(not other.small for other in running):
             return not together.small
         return len(running) == self._most
-
-    def _is_small(self, job: Job) -> bool:
-        return job.work <= self._small
-
-    def _kind(self, job: Job) -> Hashable:
-        """Return what jobs that run together have in common; one without a group runs alone."""
-        return id(job) if job.group is None else (job.group, self._is_small(job))
 
     def _run(self, together: Together, pass_on: Callable[[], None] | None = None) -> None:
         """Run jobs; if that fails, those of which nothing was shown wait to be run alone."""
