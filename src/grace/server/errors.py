@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -15,24 +16,18 @@ UPSTREAM = {"busy": 503, "invalid": 400, "too_large": 413, "unsupported": 501}
 """The status by `UpstreamError.why`; 502 for every other one."""
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error that is the answer to a request."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after_s: float = RETRY_AFTER_S,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-        self.retry_after_s = retry_after_s
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float = RETRY_AFTER_S
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def body(self) -> dict[str, Any]:

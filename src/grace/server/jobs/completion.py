@@ -81,7 +81,7 @@ class Completion(Job):
         engine: ModelEngine,
         params: CompletionParams,
         draw: Callable[[Together], None],
-        hang_up: Callable[[], None] | None = None,
+        hang_up: Callable[[], None] = lambda: None,
         forms: Forms | None = None,
     ) -> None:
         super().__init__(hang_up)
@@ -313,15 +313,8 @@ class Stops:
 
     def _unsure(self) -> int:
         """Return how many characters at the end may be the start of a stop string."""
-        return max(
-            (
-                size
-                for string in self._strings
-                for size in range(1, len(string))
-                if self._held.endswith(string[:size])
-            ),
-            default=0,
-        )
+        begun = (string[:size] for string in self._strings for size in range(1, len(string)))
+        return max((len(part) for part in begun if self._held.endswith(part)), default=0)
 
     def _take(self, count: int) -> str:
         shown, self._held = self._held[:count], self._held[count:]

@@ -56,7 +56,7 @@ class Job(ABC):
     work = 1
     small = True
 
-    def __init__(self, hang_up: Callable[[], None] | None = None) -> None:
+    def __init__(self, hang_up: Callable[[], None] = lambda: None) -> None:
         self.cancelled = threading.Event()
         self.started = False
         self._hang_up = hang_up
@@ -74,8 +74,7 @@ class Job(ABC):
     def cancel(self) -> None:
         """Do not start, or stop as soon as possible."""
         self.cancelled.set()
-        if self._hang_up is not None:
-            self._hang_up()
+        self._hang_up()
 
     @abstractmethod
     def prepare(self) -> None:
