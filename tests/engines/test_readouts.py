@@ -122,15 +122,15 @@ def test_read_at_the_prompt_every_response_to_it_has_the_same_c(tiny):
     )
 
 
-@pytest.mark.parametrize("read_at", ["predict", "prompt"])
-def test_bin_tokens_never_show_in_text_or_ids(tiny, read_at):
-    engine = engine_of(tiny, "bins", read_at, noise=1.0)
+@pytest.mark.parametrize(("head", "read_at"), [("token", "predict"), *VARIANTS[1:]])
+def test_tokens_that_are_read_never_show_in_text_or_ids(tiny, head, read_at):
+    engine = engine_of(tiny, head, read_at, noise=1.0)
     with torch.no_grad():
         engine.model.get_output_embeddings().weight[list(engine.readout.ids)] *= 1.5
     for generations in generate(engine, tiny_models.prompts(engine.tokenizer, 16), SAMPLED):
         for got in generations:
             assert not set(engine.reader.stops) & set(got.token_ids)
-            assert "<B" not in got.text
+            assert not any(name in got.text for name in (*TOKENS[head], tiny_models.EOS))
     shown = engine.tokenizer.decode(list(engine.readout.ids), skip_special_tokens=True)
     assert shown == ""
 

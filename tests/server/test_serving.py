@@ -269,43 +269,43 @@ def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:
         assert (choice["finish_reason"], choice["confidence"]) == ("length", None)
 
 
-def test_an_answer_that_a_stop_string_may_cut_has_no_promise(live: Live, finished: Path) -> None:
+ONCE = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "grace": {"budget": 1}}
+
+
+def with_promise(live: Live) -> Model:
+    """The model with a guarantee for all of its greedy answers."""
     model = copy.copy(live.model)
     model.promise = Threshold("answer", 1, 0.0, 0.9, 0.05, 0.0, 50, 0.9, "PROMISE")
-    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
-    body["grace"] = {"budget": 1}
-    with running(model, finished / "run") as server:
-        for stop, promise, tau in (([], "PROMISE", 0.0), (["a"], "", None)):
-            _, answer = server.post("/v1/chat/completions", {**body, "stop": stop})
-            assert (answer["grace"]["promise"], answer["grace"]["threshold"]) == (promise, tau)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("options", "promise"),
+    [
+        ({}, "PROMISE"),
+        ({"stop": ["a"]}, ""),
+        ({"temperature": 1e-6}, "PROMISE"),  # greedy, too
+        ({"temperature": 0.1}, ""),
+    ],
+)
+def test_a_guarantee_covers_the_answers_that_it_was_chosen_for(
+    live: Live, finished: Path, options: dict[str, Any], promise: str
+) -> None:
+    with running(with_promise(live), finished / "run") as server:
+        _, answer = server.post("/v1/chat/completions", ONCE | options)
+    tau = 0.0 if promise else None
+    assert (answer["grace"]["promise"], answer["grace"]["threshold"]) == (promise, tau)
 
 
 def test_a_guarantee_is_listed_where_answers_may_be_as_long_as_those_it_was_chosen_for(
     live: Live, finished: Path
 ) -> None:
-    model = copy.copy(live.model)
-    model.promise = Threshold("answer", 1, 0.0, 0.9, 0.05, 0.0, 50, 0.9, "PROMISE")
-    longest = model.sample.longest
-    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
-    body["grace"] = {"budget": 1}
+    model, longest = with_promise(live), live.model.sample.longest
     for most, promise in ((longest, "PROMISE"), (longest - 1, "")):
         with running(model, finished / "run", max_tokens=most) as server:
             listed = server.client().models.retrieve(NAME).grace["threshold"] or {}
-            _, answer = server.post("/v1/chat/completions", body)
+            _, answer = server.post("/v1/chat/completions", ONCE)
             assert listed.get("promise", "") == answer["grace"]["promise"] == promise
-
-
-@pytest.mark.parametrize(("temperature", "promise"), [(0, "PROMISE"), (1e-6, "PROMISE"), (0.1, "")])
-def test_a_guarantee_for_greedy_answers_covers_every_temperature_that_is_greedy(
-    live: Live, finished: Path, temperature: float, promise: str
-) -> None:
-    model = copy.copy(live.model)
-    model.promise = Threshold("answer", 1, 0.0, 0.9, 0.05, 0.0, 50, 0.9, "PROMISE")
-    body = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}]}
-    body |= {"grace": {"budget": 1}, "temperature": temperature}
-    with running(model, finished / "run") as server:
-        _, answer = server.post("/v1/chat/completions", body)
-    assert answer["grace"]["promise"] == promise
 
 
 def test_completions_continue_text(live: Live) -> None:
