@@ -3,10 +3,9 @@
 import ast
 from pathlib import Path
 
-import grace
+from sources import FILES, PACKAGE, nodes
 
-PACKAGE = Path(grace.__file__).parent
-PARTS = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")}
+PARTS = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES}
 
 # From the top: a module may import only from lines below its own.
 LAYERS = [
@@ -41,7 +40,7 @@ def _unit(path: Path) -> str:
 
 def _imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("grace."):
             found.add(node.module.split(".")[1])
         elif isinstance(node, ast.ImportFrom) and node.module == "grace":
@@ -64,7 +63,7 @@ def test_every_module_has_a_layer():
 def test_imports_only_point_down():
     wrong = [
         f"{path.relative_to(PACKAGE)} imports grace.{target}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        for path in FILES
         if _unit(path) != "__init__"
         for target in _imports(path)
         if target != _unit(path) and _depth(target) <= _depth(_unit(path))
@@ -81,7 +80,7 @@ def _module(path: Path, root: Path) -> str:
 def _imported(path: Path, modules: set[str]) -> set[str]:
     """Return the modules that a file imports anywhere, also in functions and for types alone."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "grace":
             module = (node.module or "").partition(".")[2]
             named = {f"{module}.{alias.name}".lstrip(".") for alias in node.names}
@@ -131,7 +130,7 @@ def test_what_shows_a_report_reads_its_rows_and_not_what_they_are_made_from():
     reads = {
         ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__"): {
             ".".join(parts)
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in nodes(path)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grace.report")
             for module in [node.module.split(".")[2:]]
             for parts in [module, *([*module, alias.name] for alias in node.names)]

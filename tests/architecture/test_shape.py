@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sources import FILES, PACKAGE, nodes
+
 import grace
 
-PACKAGE = Path(grace.__file__).parent
 ROOT = Path(__file__).parents[2]
-FILES = sorted(PACKAGE.rglob("*.py"))
 PUBLIC = [
     "Decision",
     "EarlyStop",
@@ -39,7 +39,7 @@ def test_functions_are_mostly_under_twenty_lines():
     lengths = [
         node.end_lineno - node.lineno + 1
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert statistics.median(lengths) < 15
@@ -49,7 +49,7 @@ def test_functions_are_mostly_under_twenty_lines():
 def test_a_name_belongs_to_one_class():
     named = collections.defaultdict(list)
     for path in FILES:
-        for node in ast.parse(path.read_text()).body:
+        for node in nodes(path)[0].body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 named[node.name].append(str(path.relative_to(PACKAGE)))
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
