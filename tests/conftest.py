@@ -29,9 +29,14 @@ ssl.create_default_context = functools.cache(ssl.create_default_context)
 os.fsync = lambda _: None  # no test cuts the power, and a disk takes half of the time of a tiny run
 
 
+gc.disable()  # until all is imported
+
+
 def pytest_collection_finish() -> None:
-    """Do not look for garbage again and again among all that the imports have made."""
+    """Look for garbage seldom, and never among all that the imports have made."""
     gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
 
 
 @functools.cache
