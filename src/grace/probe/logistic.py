@@ -29,6 +29,7 @@ from grace.probe.rows import (
     Array,
     assign_folds,
     base_rate,
+    losses_and_sigmoid,
     losses_at,
     sigmoid,
     sources_in,
@@ -410,9 +411,9 @@ class _Problem:
             beta_WK = solve(root_WW, scaled_WK)[0]
             logit_NK = (x_NW @ beta_WK).astype(np.float64)
             shrunk_WK = penalty_W1 * beta_WK
-            loss_NK = losses_at(logit_NK, y_N1)
+            loss_NK, c_NK = losses_and_sigmoid(logit_NK, y_N1)
             value = np.vdot(share_NK, loss_NK) + np.vdot(shrunk_WK, beta_WK) / 2
-            wrong_NK = (share_NK * (sigmoid(logit_NK) - y_N1)).astype(self.kind)
+            wrong_NK = (share_NK * (c_NK - y_N1)).astype(self.kind)
             slope_WK = x_NW.T @ wrong_NK + shrunk_WK
             slope_WK = solve(root_WW, slope_WK, trans=1)[0]
             slopes[0] = slope_WK.ravel().astype(np.float64)

@@ -114,5 +114,11 @@ def base_rate(right_N: Array) -> float:
 
 def losses_at(logit: Array, right: Array) -> Array:
     """Return the log loss of each answer at these log-odds."""
-    losses: Array = np.logaddexp(0, logit) - right * logit
-    return losses
+    return losses_and_sigmoid(logit, right)[0]
+
+
+def losses_and_sigmoid(logit: Array, right: Array) -> tuple[Array, Array]:
+    """Return the log losses at some log-odds, and their sigmoid, by a single exponential."""
+    small = np.exp(-np.abs(logit))  # `np.logaddexp` alone takes longer than both
+    losses: Array = np.maximum(logit, 0) + np.log1p(small) - right * logit
+    return losses, np.where(logit >= 0, 1.0, small) / (1 + small)
