@@ -1,13 +1,18 @@
 """A made-up study: estimators of different noise on the same answers."""
 
+import json
+
 import numpy as np
 
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
+    Report,
     ReportInput,
     TargetRow,
+    from_json,
     summarize,
+    to_json,
     write_report,
 )
 
@@ -65,6 +70,13 @@ def study(results=None, **options):
         ],
     }
     return ReportInput(**fields | options)
+
+
+def plain(report):
+    """Return a report as the JSON that it is read back from."""
+    made = json.loads(json.dumps(to_json(report), allow_nan=False))
+    assert to_json(from_json(Report, made)) == made
+    return made
 
 
 def build_report(data, directory, resamples):

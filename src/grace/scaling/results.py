@@ -107,10 +107,8 @@ class Scaling:
         target_D = self.draws(reference, budget)
         spent_D = self.draws(reference, budget, "samples")
         place = self._place(policy, budget)[0]
-        curve_DBM = over_seeds(self._draws[:, :, place].reshape(*self._draws.shape[:2], -1)).round(
-            12
-        )
-        curve_DBM = curve_DBM.reshape(-1, *self._draws.shape[3:])
+        drawn_SDF = self._draws[:, :, place].reshape(*self._draws.shape[:2], -1)
+        curve_DBM = over_seeds(drawn_SDF).round(12).reshape(-1, *self._draws.shape[3:])
         needed_D = _first_reach(curve_DBM[:, :, 0], curve_DBM[:, :, 1], target_D)
         return Reach(
             accuracy=self.estimate(reference, budget),

@@ -167,9 +167,8 @@ def _show_threshold(chosen: Threshold, path: Path, *, as_json: bool) -> None:
     if is_source(path):
         return
     options = "" if chosen.mode == "answer" else f" --budget {chosen.budget}"
-    options += (
-        f" --strategy {chosen.strategy}" if options and chosen.budget == 1 else ""
-    )  # one sample is no vote
+    if options and chosen.budget == 1:  # one sample is no vote
+        options += f" --strategy {chosen.strategy}"
     if options and chosen.temperature != TEMPERATURE:
         options += f" --temperature {chosen.temperature:g}"
     show_next(path, options=options)

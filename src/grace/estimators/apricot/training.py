@@ -217,10 +217,8 @@ def train(
             optimizer.step()
             schedule.step()
             if number % settings.validate_every == 0 or number == last:
-                brier, since = (
-                    _finite("validation Brier score", validation_brier(), number),
-                    since + 1,
-                )
+                brier = _finite("validation Brier score", validation_brier(), number)
+                since += 1
                 if brier < best:
                     best, kept, since = brier, copy.deepcopy(network.state_dict()), 0
                 if 0 < settings.patience <= since:
