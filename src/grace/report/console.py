@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -70,7 +69,8 @@ class _Fitted(NamedTuple):
 
         unlimited = options.update(width=1000)
         for table in self.versions:
-            narrow = _rich_table(table, _narrowest(table))
+            names = [cell.text for row in table.rows for cell in row[: table.texts]]
+            narrow = _rich_table(table, max(map(_narrowest, names), default=1))
             if Measurement.get(console, unlimited, narrow).maximum <= options.max_width:
                 break
         yield _rich_table(table)  # rich makes its names as narrow as is needed
@@ -78,14 +78,11 @@ class _Fitted(NamedTuple):
             yield Text(table.lead, style="dim")
 
 
-def _narrowest(table: Table) -> int:
-    """Return the least width of names that take at most `NAME_LINES` lines."""
-    names = [cell.text for row in table.rows for cell in row[: table.texts]]
-    for width in itertools.count(1):
-        broken = [textwrap.wrap(n, width, break_long_words=False) for n in names]
-        if max(map(len, broken), default=0) <= NAME_LINES:
-            return max((len(line) for lines in broken for line in lines), default=1)
-    raise AssertionError
+def _narrowest(name: str) -> int:
+    """Return the least width at which a name takes at most `NAME_LINES` lines."""
+    widths = range(max(map(len, name.split()), default=1), len(name) + 1)
+    broken = ((w, textwrap.wrap(name, w, break_on_hyphens=False)) for w in widths)
+    return next((width for width, lines in broken if len(lines) <= NAME_LINES), 1)
 
 
 def _rich_table(table: Table, width: int | None = None) -> RichTable:
