@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 MOST = 20  # labels that are looked at
 LONGEST = 4000  # characters after a label
+_FEW = 4  # words of a part of a list
 _NEAR = 200  # characters around an answer that say whether another may be meant
 
 # Words, by what they mean
@@ -323,6 +324,14 @@ def joined(between: str, after: str = "") -> bool:
     if _JOINING.fullmatch(between):
         return "=" not in between and re.search(r"[^\W\d_]|[,/&+]", between) is not None
     return _DOUBTED.match(f"{between}\0{after[:_NEAR]}") is not None
+
+
+def parts(text: str) -> list[str]:
+    """Return the parts of a text that is a list: hydrogen, oxygen and carbon."""
+    pieces = ALTERNATIVE.split(text)
+    found = [part for part in pieces[::2] if part.strip()]
+    listed = any(pieces[1::2]) or (len(found) > 2 and text == text.lower())
+    return found if listed and all(len(part.split()) <= _FEW for part in found) else []
 
 
 def lines(said: str) -> Iterator[str]:

@@ -1,0 +1,222 @@
+"""Compare texts by their words of content: in any order, with initials, titles and slips.
+
+What a word is to a name decides whether another text names the same: the last one says what it is,
+and a name within a longer one is another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from grace.answers import finding
+from grace.answers.numbers import COUNTED, ORDINAL_WORDS, ROMAN
+from grace.metrics.rouge import rouge_l, tokens
+
+FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
+_FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
+EMPTY = {*_FUNCTION_WORDS.split(), "between"}
+_PARTICLE = re.compile(r"\b(?:v\.|(?:van|von|de|der|den|da|di|du|del|della|la|bin|ibn)\b)(?=\s)")
+_TITLES = "mr mrs ms dr prof professor sir president general gen reverend rev emperor lord lady"
+_TITLED = {*_TITLES.split()}  # words before a name that make no other name of it
+_RULERS = "emperor empress king queen tsar czar pope prince princess sultan pharaoh"
+_REIGNS = {*_RULERS.split()}
+_SUFFIXES = {*("jr", "sr", "inc", "incorporated", "ltd", "limited", "llc", "group")}
+_SUFFIXES |= {"co", "company", "corp", "corporation"}
+_DIRECTIONS = {word for way in ("north", "south", "east", "west") for word in (way, f"{way}ern")}
+_DIRECTIONS |= {"new"}
+_FOLDED = str.maketrans(
+    {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
+    | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
+)
+_SHORTENED = {"st": "saint", "mt": "mount", "junior": "jr", "senior": "sr"}
+_SHORTENED |= {"bce": "bc", "ce": "ad"}
+_OWNED = re.compile(r"['\u2019]s\b")
+_NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
+_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z])\.? (?=[A-Z]\.)")
+_NUMBERED = re.compile(r"\b([A-Z]{2,4}?)[ -]?(?=(?:\d+|[IVX]+)\b)")  # WWII
+_INITIALS, _ACRONYM = re.compile(r"\b([A-Z]{1,4})\.(?=\s+\w)"), re.compile(r"\b[A-Z]{2,5}\b")
+_TITLE = re.compile(r"The(?: [A-Z]\w+){2}\Z")
+_PREFIXED = "North|South|East|West|(?:Nor|Sou)thern|(?:Ea|We)stern|New|Latin|Central"
+_NAMED_AFTER = "University|College|School|Bridge|Tower|Airport|Avenue|Street|Road|Stadium|Museum"
+_NAMED_AFTER += "|Station|Hospital|Hotel|Township|Prize|Award"
+_KINDS_OF = "City|State|Republic|Kingdom|Province|County|Island|Isle|Duke|Earl|Gulf|Lake|Planet"
+_PART_BEFORE = re.compile(
+    rf"\b((?:{_PREFIXED})) (?:and )?\Z|(?<=[\w.,] )(?!{_KINDS_OF})([A-Z][a-z]+) of (?:the )?\Z"
+    rf"|\A(?:The )?(?!{_KINDS_OF})([A-Z][a-z]+) of (?:the )?\Z"
+)
+_PART_AFTER = re.compile(rf"\A(?:\s(?:\w+\s)?({_NAMED_AFTER})\b)")
+_OWNING = re.compile(r"['\u2019]s\s+[a-z]")
+_UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに"
+
+
+def has_words(accepted: str, said: str, threshold: float, asked: str | None = None) -> bool:
+    """Return whether two texts share their words of content: South Korea is no North Korea."""
+    words, given = _content(accepted), _content(said)
+    wanted = _written_out(words, accepted, given)
+    given = _written_out(given, said, wanted)
+    extra = [word for word in given if not _is_among(word, wanted)]
+    named = [word for word in extra if word not in _TITLED]
+    if not extra:
+        initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
+        wanted = [word for word in wanted if word in given or word not in initials]
+    missing = [word for word in wanted if not _is_among(word, given)]
+    if any(not set(_content(part)) - {*missing} for part in finding.parts(accepted)):
+        return False
+    if len(wanted) > FEW and len(given) > FEW:
+        return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
+    if (missing and named) or not wanted or not given or _DIRECTIONS & {*missing}:
+        return False
+    if asked is not None and not _may_lack(missing, accepted, wanted, given, _content(asked)):
+        return False
+    share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
+    if missing:
+        share = 1 - len(missing) / (len(wanted) + len(given) - len(extra))
+        return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City
+    whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
+    return whole or share >= threshold - 1e-9
+
+
+def _may_lack(
+    missing: list[str], accepted: str, wanted: list[str], given: list[str], about: list[str]
+) -> bool:
+    """Return whether an answer may lack words, in view of those of the question."""
+    first = next((at for at, word in enumerate(wanted) if word not in missing), 0)
+    if len(wanted) == 2 and not first and count(wanted[1]) is None and {*about} & _REIGNS:
+        return True  # Napoleon
+    if all(word.isdigit() or len(word) == 1 for word in given):  # Apollo 13
+        needed = wanted[:first]
+    elif {*missing} & {*_of_kind(accepted), *(wanted[:first] if _TITLE.match(accepted) else ())}:
+        return False
+    else:
+        needed = _head(accepted)
+    return all(_is_among(word, about) for word in needed if word in missing)
+
+
+def _head(accepted: str) -> list[str]:
+    """Return the last word of a name, which says what it is in English: (whale) shark.
+
+    It is not looked for in what follows a comma, or two words and "of": United States. "City" says
+    little after two words: New York.
+    """
+    stem = re.split("[,;]|.*\\(", accepted)[0]
+    before = _content(re.split(r"(?<=\w)\s(?:of|in|on|at|for|from|by|with)\s", stem)[0])
+    words = before if len(before) > 1 else _content(stem)
+    words = words[:-1] if len(words) > 2 and words[-1] == "city" else words
+    return [word for word in words if word.isascii() and word not in _SUFFIXES][-1:]
+
+
+def _of_kind(accepted: str) -> list[str]:
+    """Return both words of a name such as Bank of America."""
+    found = re.fullmatch(r"(?:The )?([A-Z]\w+) of (?:the )?([A-Z]\w+)", accepted.strip(" ."))
+    return [*_content(found[1]), *_content(found[2])] if found else []
+
+
+def is_other_name(accepted: str, said: str, asked: str | None) -> bool:
+    """Return whether a name is said only as part of another: North America, Bank of America."""
+    words = re.findall(r"[^\W_]+", accepted)
+    if not words or not words[0][0].isupper():
+        return False
+    about = {*map(str.casefold, re.findall(r"[^\W_]+", f"{asked or ''} {accepted}"))}
+    names = [*re.finditer(r"(?i)\b" + r"[^\w\n]+".join(words) + r"\b", said)]
+
+    def within(name: re.Match[str]) -> bool:
+        before, after = said[: name.start()], said[name.end() :]
+        beside = [*filter(None, itertools.chain(*_PART_BEFORE.findall(before)))]
+        beside += _PART_AFTER.findall(after)
+        if len(words) > 1:
+            beside += re.findall(r"\A ([A-Z][a-z]{2,})\b", after)
+        known = [*about, *_SUFFIXES, "city"]
+        other = [one for one in beside if not _is_among(one.casefold(), known)]
+        return bool(other) or _OWNING.match(after) is not None
+
+    return bool(names) and all(map(within, names))
+
+
+def is_named_unspaced(accepted: str, said: str) -> bool:
+    """Return whether a name of a script without spaces is said, and not as part of another."""
+    name = re.escape(accepted.strip(" 。").rstrip(_UNSPACED_KINDS) or accepted)
+    letter, before = finding.UNSPACED.pattern, "是为為は在于、叫即"
+    return (
+        re.search(
+            rf"(?:(?<!{letter})|(?<=[{before}])){name}[{_UNSPACED_KINDS}]?(?!(?![{_UNSPACED_AFTER}]){letter})",
+            said,
+        )
+        is not None
+    )
+
+
+def numbered(text: str, other: str) -> str:
+    """Return a text with words of the other in place of their initials before a number: WWII."""
+    words = words_of(other)
+    if not _NUMBERED.search(text) or all(count(word) is None for word in tokens(other)):
+        return text
+    runs = [words[at : at + size] for size in (2, 3, 4) for at in range(len(words) + 1 - size)]
+    written = {"".join(word[0] for word in run).upper(): " ".join(run) + " " for run in runs}
+    return _NUMBERED.sub(lambda found: written.get(found[1], found[0]), text)
+
+
+def _written_out(words: list[str], text: str, others: list[str]) -> list[str]:
+    """Return words of a text, with those of the others in place of their initials: J. R. R., UK."""
+    text = _INITIAL.sub("", text)
+    heads = "".join(word[0] for word in others)
+    short = {*map(str.lower, _INITIALS.findall(text))}
+    for word in map(str.lower, _ACRONYM.findall(text)):  # USA: United States
+        if len(heads) > 1 and word in (heads, heads[:-1], f"{heads}{word[-1]}"):
+            short.add(word)
+    written: list[str] = []
+    for word in words:
+        at = heads.find(word[: len(heads)]) if word in short and word not in others else -1
+        written += others[at : at + len(word)] if at >= 0 else [word]
+    return written
+
+
+def _is_among(word: str, others: Sequence[str]) -> bool:
+    """Return whether a word, or a number in any writing, is among others."""
+    number = count(word)
+    if number is not None:
+        return any(count(other) == number for other in others)
+    return any(_spelt_alike(word, other) for other in others)
+
+
+def count(word: str) -> int | None:
+    """Return the number that a word is: 2, 2nd, two, second or ii."""
+    if digits := re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", word):
+        return int(digits[1])
+    if word in COUNTED:
+        return COUNTED[word]
+    for names in (ORDINAL_WORDS, [*map(str.lower, ROMAN)]):
+        if word in names:
+            return names.index(word) + 1
+    return None
+
+
+def _content(text: str) -> list[str]:
+    """Return the words of a text that are no function words; all, if there are only those."""
+    text = _NAMED_A.sub(
+        " letter-a", _INITIAL.sub("", _OWNED.sub("", _PARTICLE.sub("", text)))
+    ).translate(_FOLDED)
+    folded = "".join(
+        c for c in unicodedata.normalize("NFKD", text) if not "\u0300" <= c <= "\u036f"
+    )
+    words = [_SHORTENED.get(word, word) for word in tokens(folded)]
+    return [word for word in words if word not in EMPTY] or [*words]
+
+
+def _spelt_alike(word: str, other: str) -> bool:
+    """Return whether two words are one, in the plural or, if they are long, with a slip."""
+    short, long = sorted((word, other), key=len)
+    if long in (short, f"{short}s", f"{short}es"):
+        return True
+    at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    if len(short) < len(long):
+        doubled = at < len(short) or short[-1] == long[-1]  # but America, American
+        return len(short) > FEW and short[at:] == long[at + 1 :] and doubled
+    return len(short) > 2 * FEW - 1 and short[at + 1 :] == long[at + 1 :]
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text that are no numbers."""
+    return re.findall(r"[^\W\d_]+", text.casefold())
