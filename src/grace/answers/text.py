@@ -155,27 +155,29 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
         return False
     if finding.UNSPACED.search(accepted):
         return is_named_unspaced(accepted, said)
-    parts = [] if finding.DENIED.search(accepted) else finding.parts(accepted)
-    if min(map(len, parts), default=0) > 1 and (pieces := _pieces(said, accepted)):
-        return all(any(_begins_or_ends(part, one, threshold) for one in pieces) for part in parts)
+    parts = [] if wanted else finding.parts(accepted)  # between 4 and 6
+    if parts and not finding.DENIED.search(accepted):
+        return _has_parts(parts, said, threshold, accepted)
     return not is_other_name(accepted, said, asked) and _says(accepted, said, threshold, asked)
 
 
-def _pieces(said: str, accepted: str) -> list[str]:
-    """Return the items of a list that is said, [] if there is no list; none if only some count."""
-    found = finding.ALTERNATIVE.split(said)
-    signs = " ".join(filter(None, ["", *found[1::2], *_ONE_OF.findall(found[0])]))
-    unsure = _ONE_OF.search(signs) and not _ONE_OF.search(accepted)
-    pieces = [one for one in found[::2] if not finding.DENIED.search(one)]
-    return [] if len(found) < 3 else ["-"] if unsure else pieces
+def _has_parts(parts: Sequence[str], said: str, threshold: float, accepted: str) -> bool:
+    """Return whether all parts of a list are said, each at an end of an item, and no "or"."""
+    first, *others = finding.ALTERNATIVE.split(said)
+    if not others:
+        named = all(part.strip().casefold() in said.casefold() for part in parts)
+        return named and has_words(accepted, said, threshold)
+    signs = " ".join(filter(None, [*_ONE_OF.findall(first), *others[::2]]))
+    if _ONE_OF.search(signs) and not _ONE_OF.search(accepted):
+        return False
 
+    def ends(item: str, part: str) -> bool:
+        words, size = item.split(), len(part.split())
+        beside = [words[:size], words[-size:], words[: size + 1], words[-size - 1 :]]
+        return any(has_words(part, " ".join(own), threshold) for own in beside if own)
 
-def _begins_or_ends(part: str, piece: str, threshold: float) -> bool:
-    """Return whether a part of a list is what an item begins or ends with."""
-    words, size = piece.split(), len(part.split()) + 1
-    return any(
-        has_words(part, " ".join(own), threshold) for own in (words[:size], words[-size:]) if own
-    )
+    items = [one for one in (first, *others[1::2]) if not finding.DENIED.search(one)]
+    return all(any(ends(item, part) for item in items) for part in parts)
 
 
 def _says(accepted: str, said: str, threshold: float, asked: str | None) -> bool:
