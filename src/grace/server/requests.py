@@ -168,19 +168,6 @@ class Tool(BaseModel):
     function: Function
 
 
-class FunctionName(BaseModel):
-    """The name of a function."""
-
-    name: str
-
-
-class ToolName(BaseModel):
-    """The tool that the answer must call."""
-
-    type: Literal["function"]
-    function: FunctionName
-
-
 class StreamOptions(BaseModel):
     """Options of a stream."""
 
@@ -253,7 +240,7 @@ class ChatRequest(_Sampled):
         None
     )
     tools: Annotated[list[Tool], Field(max_length=128)] = []
-    tool_choice: Literal["none", "required"] | ToolName | None = None
+    tool_choice: Literal["none", "required"] | Tool | None = None  # one by its name
 
     @property
     def form(self) -> Form | None:
@@ -263,7 +250,7 @@ class ChatRequest(_Sampled):
             tools = []
         elif chosen is not None and not tools:
             raise _refused("tool_choice", "there is none of tools; send the tool as well")
-        elif isinstance(chosen, ToolName):
+        elif isinstance(chosen, Tool):
             tools = [tool for tool in tools if tool.function.name == chosen.function.name]
         if self.tools and chosen != "none" and (chosen is None or len(tools) != 1):
             raise _refused(
