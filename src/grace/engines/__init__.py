@@ -136,30 +136,24 @@ class Engine(Protocol):
     @property
     def tokenizer(self) -> Any:
         """The tokenizer that made the prompts."""
-        ...
 
     def generate(
         self, prompts: Sequence[Ids], sampling: Sampling, *, keys: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[Response]]]:
         """Yield (prompt index, its samples) as batches complete, in a fixed order."""
-        ...
 
     def next_token_probs(self, contexts: Sequence[Ids], tokens: Ids) -> np.ndarray:
         """Return p(token | context), shape (N contexts, tokens), temperature 1, float32."""
-        ...
 
     def confidences(self, prompts: Sequence[Ids], responses: Sequence[Ids]) -> list[float]:
         """Return c of given responses (token ids without the end token)."""
-        ...
 
     def logprobs(
         self, prompts: Sequence[Ids], responses: Sequence[Ids]
     ) -> list[tuple[list[float], float]]:
         """Return each response's token log-probabilities and the log-probability of its end."""
-        ...
 
     def features(
         self, prompts: Sequence[Ids], responses: Sequence[Ids], layer: int = LAST
     ) -> Features:
         """Return the pooled hidden states of given responses, or activations of a block's MLP."""
-        ...

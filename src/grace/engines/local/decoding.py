@@ -54,7 +54,6 @@ class SampledModel(Protocol):
         self, rows: Rows, places: Sequence[int], prompts: Sequence[Ids]
     ) -> list[Response]:
         """Return the responses of some rows, to these prompts."""
-        ...
 
 
 class ContinuousBatch:
