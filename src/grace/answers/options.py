@@ -40,11 +40,13 @@ _REFUSED = re.compile(
     re.I,
 )
 _TURNED = re.compile(  # B is tempting, but A is correct
-    r"[^.;\n]*\b(?:but|so|hence|therefore|thus)\b[^.;\n]*?\b([A-HJ])\b[^.;\n]*"
+    r"[^.;\n]*\b(?:but\b[^.;\n]*?\b([A-HJ])\s+is\s+(?:the\s+)?(?:correct|right|better|best|answer)\b"
+    r"|(?:so|hence|therefore|thus)\s+(?:it\s+is\s+)?([A-HJ])(?=\W*\Z))"
 )
 _RULED_OUT = re.compile(  # A and C are wrong; (B is correct)
     r"(?:\A|(?<=[.!?\n;]))(?![^.;\n]*\b(?:right|correct)\b)[^.;\n]*"
     r"(?:\b[A-J]\b[^.;\n]*\b(?:wrong|incorrect)\b|\bnot\s+\(?[A-J]\b)[^.;\n]*;\s*"
+    r"|(?:\A|(?<=: ))(?:[Oo]ption\s+)?[A-J]\s+is\s+(?:wrong|incorrect|false),\s+(?:and\s+|but\s+)?"
 )
 _NUMBERED = re.compile(
     r"\W*(?:the\s+)?(?:option|choice|alternative|answer|number|no\.)\s*(?:number\s*|no\.?\s*|#\s*)?"
@@ -73,7 +75,7 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
     said = spoken(text, lambda part: named(part, choices, marked=False))
     said = _RULED_OUT.sub("", said)
     for part in finding.marked(said):
-        letter = named(part, choices)
+        letter = named(_without_contrast(part, choices), choices)
         if letter and not _hedges(part, letter, choices):
             return _offered(letter, choices)
     first, *others = finding.opening(said)
@@ -190,7 +192,7 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
         letter = match[1] or match[2].upper()
         turned = _TURNED.match(rest, match.end())
         refused = _REFUSED.match(rest, match.end()) is not None or (
-            turned is not None and turned[1] != letter and not DISPUTED.search(turned[0])
+            turned is not None and (turned[1] or turned[2]) != letter
         )
         return letter if closed and not refused and contained in (None, letter) else None
     if _denies(line, contained, choices) or _NUMBERED.match(line):
