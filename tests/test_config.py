@@ -7,7 +7,6 @@ from grace.config import (
     RunSettings,
     assignment,
     describe,
-    drop_earlier,
     from_dict,
     is_missing,
     override_settings,
@@ -17,6 +16,7 @@ from grace.config import (
     to_dict,
 )
 from grace.errors import ConfigError
+from grace.estimators.recalibrated import load_estimator
 
 
 def test_overrides_win_over_the_recipe_and_the_recipe_over_defaults(tmp_path):
@@ -97,13 +97,17 @@ def test_every_setting_has_help():
     assert all(doc for _, _, doc in rows)
 
 
-def test_settings_that_are_fixed_now_are_dropped_or_refused_with_what_to_do(tmp_path):
+def test_settings_that_are_fixed_now_count_nothing_or_are_refused_with_what_to_do():
     old = to_dict(RunSettings())
     old["paper"] |= {"schedule": "linear", "warmup": 0.0, "max_grad_norm": 1.0, "min_count": 3}
-    drop_earlier([old, {"data": {"task": "sciq"}}], tmp_path / "config.json")
     assert from_dict(RunSettings, old) == RunSettings()
-    with pytest.raises(ConfigError, match="start a new run"):
-        drop_earlier([{"paper": {"schedule": "cosine"}}], tmp_path / "config.json")
+    for override in ("paper.warmup=0", "paper.schedule=linear", "paper.min_count=2"):
+        assert override_settings({}, [override]) == RunSettings()
+    with pytest.raises(ConfigError, match="'cosine', and always 'linear' now"):
+        override_settings({}, ["paper.schedule=cosine"])
+    assert load_estimator("likelihood", {"with_end": True}) == load_estimator("likelihood")
+    with pytest.raises(ConfigError, match="leave it out"):
+        load_estimator("loglik", {"with_end": False})
 
 
 def test_settings_read_back_are_the_same_to_the_letter():

@@ -166,12 +166,19 @@ def test_packed_files_are_read_as_what_is_in_them(tmp_path: Path, kind: str, pac
     assert (found.asked, found.response) == ("Who?", "x")
 
 
-def test_a_damaged_packed_file_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "own.jsonl.gz"
-    for content in (b'{"question"', gzip.compress(b'{"question": "Who?"}\n' * 99)[:-12]):
-        file.write_bytes(content)
-        with pytest.raises(DataError, match=r"own\.jsonl\.gz is damaged, or no \.gz file"):
-            list(read_answers(file))
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("own.jsonl.gz", b'{"question"'),
+        ("own.jsonl.gz", gzip.compress(b'{"question": "Who?"}\n' * 99)[:-12]),
+        ("own.parquet.gz", gzip.compress(b"PAR1" * 99)[:-12]),
+        ("own.csv", "question,response\nWho?,me\n".encode("utf-16")[:-1]),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} is damaged"):
+        list(read_answers(tmp_path / name))
 
 
 @pytest.mark.parametrize("logprobs", [{"top": []}, [{"token": "a"}], ["a"], 3, [None, -1]])

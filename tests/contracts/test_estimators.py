@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Any, NamedTuple
+import sys
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -186,3 +188,15 @@ def test_the_truth_about_the_rated_answers_is_not_used(
 def test_what_is_no_estimator_is_refused_by_name(name: str, options: dict[str, Any], says: str):
     with pytest.raises(ConfigError, match=says.replace("+", r"\+")):
         load_estimator(name, options)
+
+
+def test_whose_answers_an_estimator_rates_must_be_known(monkeypatch: pytest.MonkeyPatch):
+    @dataclasses.dataclass
+    class Own:
+        answers: ClassVar[str] = "Tuned"
+
+        def fit(self, *_: Any) -> Any: ...
+
+    monkeypatch.setitem(sys.modules, "own_part", SimpleNamespace(Own=Own))
+    with pytest.raises(ConfigError, match="rates answers of 'Tuned', expected answers = 'base' or"):
+        load_estimator("own_part:Own")

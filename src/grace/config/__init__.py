@@ -29,7 +29,7 @@ from grace.config.settings import ModelSettings as ModelSettings
 from grace.config.settings import PaperSettings as PaperSettings
 from grace.config.settings import RunSettings as RunSettings
 from grace.config.settings import SampleSettings as SampleSettings
-from grace.config.settings import drop_earlier as drop_earlier
+from grace.config.settings import refuse_earlier as refuse_earlier
 from grace.errors import ConfigError
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,14 @@ from grace.errors import ConfigError
 
 Settings = TypeVar("Settings")
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+FIXED = {
+    "paper.schedule": "linear",
+    "paper.warmup": 0.0,
+    "paper.max_grad_norm": 1.0,
+    "paper.min_count": None,  # was for a warning only
+    "with_end": True,
+}
+"""Settings of earlier versions, with the value that they always have now; None: no value counts."""
 
 
 def setting(
@@ -55,17 +64,17 @@ def key_values(pairs: Iterable[str], where: str) -> dict[str, Any]:
     for pair in pairs:
         key, equals, text = map(str.strip, pair.partition("="))
         if not equals or not key.isidentifier():
-            raise ConfigError(f"{where} {pair!r} is not an option; write KEY=VALUE")
+            raise ConfigError(f"{where} {pair!r} has no name or no value; write KEY=VALUE")
         values[key] = parse_value(text)
     return values
 
 
 def parse_value(text: str) -> Any:
-    """Parse a text as a TOML value; return the text itself if it is none."""
+    """Parse a text as a TOML value, or a number like .9; return the text itself if it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if re.fullmatch(r"[+-]?(?:\d+\.|\.\d+)", text) else text
 
 
 def assignment(key: str, value: Any) -> str:
@@ -94,10 +103,17 @@ def _build(kind: type[Settings], tree: Any, where: str, prefix: str) -> Settings
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in tree.items():
+        name = prefix + key
+        if key not in fields and name in FIXED:
+            if FIXED[name] not in (None, value):
+                raise ConfigError(
+                    f"{where}: {name} is {value!r}, and always {FIXED[name]!r} now; leave it out, "
+                    "in a new run if this one was started with it"
+                )
+            continue
         if key not in fields:
             closest = _closest(prefix, key, fields)
-            raise ConfigError(f"{where}: unknown setting {prefix + key!r}{closest}")
-        name = prefix + key
+            raise ConfigError(f"{where}: unknown setting {name!r}{closest}")
         if dataclasses.is_dataclass(hints[key]):
             values[key] = _build(hints[key], value, where, f"{name}.")
         else:
@@ -107,7 +123,9 @@ def _build(kind: type[Settings], tree: Any, where: str, prefix: str) -> Settings
 
 def _closest(prefix: str, key: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {prefix + near[0]!r}?" if near else f"; known: {', '.join(known)}"
+    if near:
+        return f"; did you mean {prefix + near[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else "; there are none"
 
 
 def _check(hint: Any, value: Any, metadata: Mapping[str, Any], where: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -83,22 +83,14 @@ FREE_IN_TRAINING = ("micro_batch_size", "gradient_checkpointing", "report_to")
 """Settings that may change during training, after it ran out of memory, say."""
 
 
-FIXED = {"schedule": "linear", "warmup": 0.0, "max_grad_norm": 1.0}
-"""The values that earlier versions let `paper.schedule` and the others change."""
-
-
-def drop_earlier(trees: Iterable[dict[str, Any]], config: Path) -> None:
-    """Drop the settings that earlier versions had; refuse those that this one cannot follow."""
-    for tree in trees:
-        paper = tree["paper"] if isinstance(tree.get("paper"), dict) else {}
-        paper.pop("min_count", None)
-        fixed = all(paper.pop(name, value) == value for name, value in FIXED.items())
-        if not fixed or {"train", "target"} & tree.keys():
-            raise ConfigError(
-                f"{config.parent} was started by an earlier version, with settings that this one "
-                f"does not have; see its report with grace report {config.parent}, or start a new "
-                "run (docs/decisions/016-what-went.md)"
-            )
+def refuse_earlier(trees: Iterable[Mapping[str, Any]], config: Path) -> None:
+    """Refuse settings of versions before the two methods."""
+    if any({"train", "target"} & tree.keys() for tree in trees):
+        raise ConfigError(
+            f"{config.parent} was started by an earlier version, with settings that this one does "
+            f"not have; see its report with grace report {config.parent}, or start a new run "
+            "(docs/decisions/016-what-went.md)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from grace.calibration import Isotonic, Platt, Temperature
 from grace.config import from_dict
 from grace.engines import Engine
 from grace.errors import ConfigError, DataError
-from grace.estimators import Estimator, Fitted, Samples, Splits, Values
+from grace.estimators import Answers, Estimator, Fitted, Samples, Splits, Values, rated_model
 
 MAPS: Mapping[str, Any] = {"platt": Platt, "isotonic": Isotonic, "temperature": Temperature}
 
@@ -84,4 +84,9 @@ def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estim
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
         raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
     estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
+    if rated_model(estimator) not in get_args(Answers):
+        raise ConfigError(
+            f"{plain!r} rates answers of {estimator.answers!r}, expected answers = "
+            + " or ".join(map(repr, get_args(Answers)))
+        )
     return recalibrate(estimator, how) if plus else cast(Estimator, estimator)

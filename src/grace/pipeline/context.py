@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grace import plugins
 from grace.chat import encode_chat, has_chat_template
-from grace.config import DataSettings, ModelSettings, RunSettings, drop_earlier, from_dict
+from grace.config import DataSettings, ModelSettings, RunSettings, from_dict, refuse_earlier
 from grace.errors import RunError
 from grace.estimators import Answers, Draws, Samples
 from grace.pipeline.settings import model_folder, needed_length, settled
@@ -282,7 +282,7 @@ def read_run_settings(path: Path) -> RunSettings:
         runs = runs_in(path)
         which = f"holds several runs; name one of them, e.g. {runs[0]}" if runs else "is not a run"
         raise RunError(f"{path} {which}; see `grace list runs`")
-    drop_earlier([stored["settings"]], config)
+    refuse_earlier([stored["settings"]], config)
     return from_dict(RunSettings, stored["settings"], where=str(config))
 
 

@@ -34,13 +34,13 @@ from grace import plugins
 from grace.config import (
     RunSettings,
     assignment,
-    drop_earlier,
     from_dict,
     is_missing,
     merged,
     override_settings,
     parse_value,
     read_recipe,
+    refuse_earlier,
     sections,
     setting,
     to_dict,
@@ -282,7 +282,7 @@ def _new_study(recipe: Path | None) -> Study:
 def _stored_study(config: Path) -> Study:
     stored = read_json(config)
     own = from_dict(StudySettings, stored.get("study", {}), where=str(config))
-    drop_earlier((stored["settings"], *own.task.values(), *own.variant.values()), config)
+    refuse_earlier((stored["settings"], *own.task.values(), *own.variant.values()), config)
     return Study(stored["settings"], own, tuple(stored.get("overrides", ())), str(config))
 
 

@@ -36,6 +36,7 @@ HUB = "hf:"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 PACKED = (".gz", ".zst")
 FOREIGN = (".xlsx", ".xls", ".ods", ".zip", ".tar", ".tgz", ".arrow", ".eval")
+SAVE_AS = "save it as .csv, .jsonl or .parquet"
 QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
     *("questionstem", "questiontext", "messages"),
@@ -167,9 +168,13 @@ def read_rows(
         rows = (row for part in _parts(path) for row in read_rows(part, choose=choose, bad=bad))
         yield from itertools.islice(rows, start, stop)
     elif ending(path) == ".parquet":
-        yield from _parquet_rows(path, start, stop, choose)
+        with _unpacking(path):
+            yield from _parquet_rows(path, start, stop, choose)
     elif ending(path) in FOREIGN:
-        raise DataError(f"{path}: {ending(path)} is not read; save it as .csv, .jsonl or .parquet")
+        remedy = (
+            f"write it as JSON: inspect log dump {path}" if ending(path) == ".eval" else SAVE_AS
+        )
+        raise DataError(f"{path}: {ending(path)} is not read; {remedy}")
     else:
         with _unpacking(path), _open(path) as file:
             if ending(path) in (".csv", ".tsv"):
@@ -210,6 +215,8 @@ def _unpacking(path: Path) -> Iterator[None]:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged, or no .gz file ({error}); copy it again") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is damaged ({error}); save it as UTF-8") from None
 
 
 def _no_file(path: Path) -> DataError:

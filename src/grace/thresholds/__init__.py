@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -241,6 +242,8 @@ def guarantee(
     """Choose tau for every source of enough questions; one without a name is all there is."""
     check_level(target, "target")
     check_level(delta, "delta", 0.05)
+    if not len(grid) or any(a <= b for a, b in itertools.pairwise(grid)):
+        raise UserInputError("the grid of thresholds must go from strict to loose; sort it so")
     enough = {k: one for k, one in parts.items() if one.n >= least_points(target, delta)}
     tested = enough or parts
     accepted_SG, right_SG = (np.array([one[k] for one in tested.values()]) for k in (0, 1))

@@ -155,10 +155,10 @@ class Places:
         return logits_S1V[:, -1]
 
     def _capture(self, places: int, columns: int) -> None:
-        """Add the graph of a step; once that fails, as for want of memory, there are none."""
+        """Add the graph of a step; once there is no memory for one, there are none."""
         try:
             self._graphs[places, columns] = self._captured(places, columns)
-        except RuntimeError as error:
+        except torch.OutOfMemoryError as error:
             log.warning("steps are not captured as CUDA graphs: %s", error)
             self.captures = False
             self._graphs.clear()
@@ -199,7 +199,7 @@ def works(forward: Forward, device: torch.device) -> bool:
         log.warning("steps are not captured as CUDA graphs: %s", error)
         return False
     if places.captures != captures:
-        return False
+        raise torch.OutOfMemoryError("no memory for a CUDA graph of a step")
     wanted_11V, _ = forward(Unread(last_1[None], None, last_1[None], cache))
     away = float((got_1V - wanted_11V[:, 0]).norm() / wanted_11V.norm())
     if not away <= CLOSE:

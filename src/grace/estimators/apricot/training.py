@@ -151,8 +151,11 @@ def load_classifier(
 
 def _load(kind: Any, name: str, **options: Any) -> tuple[Any, Any]:
     from transformers import AutoTokenizer
+    from transformers.utils import logging
 
     path = locate(name)
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # it would list the weights of the head, which are new
     try:
         with no_progress_bar():
             tokenizer = AutoTokenizer.from_pretrained(path)
@@ -160,6 +163,8 @@ def _load(kind: Any, name: str, **options: Any) -> tuple[Any, Any]:
     except Exception as error:  # transformers raises many kinds here
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise ConfigError(f"apricot: no text model in {name!r} ({reason}); {REMEDY}") from error
+    finally:
+        logging.set_verbosity(level)
     return model, tokenizer
 
 

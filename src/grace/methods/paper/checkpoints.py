@@ -21,7 +21,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import load_fsdp_optimizer, save_fsdp_optimizer
 
-from grace.config import FREE_IN_TRAINING, PaperSettings, differences, to_dict
+from grace.config import (
+    FREE_IN_TRAINING,
+    PaperSettings,
+    RunSettings,
+    differences,
+    from_dict,
+    to_dict,
+)
 from grace.errors import RunError
 from grace.methods.paper.examples import Example
 from grace.store.files import sync, write_json
@@ -45,6 +52,8 @@ def claim(
     path = root / "data.json"
     if path.exists() and newest(root) is not None:
         stored = json.loads(path.read_text(encoding="utf-8"))
+        kept = to_dict(from_dict(RunSettings, {"paper": stored["settings"]}).paper)
+        stored["settings"] = {k: v for k, v in kept.items() if k in fixed}
         if stored != mine:
             changed = differences(stored["settings"], mine["settings"])
             what = ", ".join(f"paper.{name}" for name in changed) or "the examples or the seed"
