@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
@@ -193,6 +194,13 @@ def test_a_fraction_is_read_exactly(over: int, under: int, form: str) -> None:
 def test_digits_between_commas_are_one_number_or_none(groups: list[str]) -> None:
     token = numbers.read(f"Answer: {','.join(groups)}")
     assert token is None or token.value == int("".join(groups))
+
+
+@pytest.mark.parametrize("said", ["some say ", "maybe x, ", "but some say ", "and "])
+def test_a_long_text_is_compared_soon(said: str) -> None:
+    start = time.process_time()
+    load_grader("auto")(said * 2000, Question("q", "jsonl", "Which city?", ("Paris",)))
+    assert time.process_time() - start < 3  # some take 0.3 s; it was 12 s
 
 
 def test_a_number_of_endless_words_is_none() -> None:

@@ -123,11 +123,11 @@ _EMOJI = re.compile(
     "[\U0001f000-\U0001faff\u2600-\u27bf\ufe0f]+(?=\\s|\\Z)|(?<!\\S)[\U0001f000-\U0001faff\u2600-\u27bf\ufe0f]+"
 )
 _PART = r"[^.!?;\n]{0,200}?"
-_BEGINS = r"(?:\A|(?<=[.!?;\n]))"
+_ITEM_OF = r"[^.!?;,\n]{0,99}?"
 _UNDECIDED = re.compile(  # Some say Paris, others say Rome. Perhaps Paris, perhaps Rome.
-    rf"{_BEGINS}{_PART}\b(?:(?:{_SOME})\b{_PART}\b(?:{_SAY})\b{_PART}[,;]\s+(?:and\s+|but\s+)?(?:{_OTHERS})"
-    rf"|(?P<maybe>{_MAYBE})\b{_PART},\s+(?P=maybe))\b[^.!?;\n]*"
-    rf"|,?\s+(?:{_BUT}|while)\s+(?:{_SOME}|{_OTHERS})\b{_PART}\b(?:{_SAY})\b[^.!?;\n]*",
+    rf"\b(?:(?:{_SOME})\b{_ITEM_OF}\b(?:{_SAY})\b{_ITEM_OF}[,;]\s+(?:and\s+|but\s+)?(?:{_OTHERS})"
+    rf"|(?P<maybe>{_MAYBE})\b{_ITEM_OF},\s+(?P=maybe))\b[^.!?;\n]*"
+    rf"|,?\s+(?:{_BUT}|while)\s+(?:{_SOME}|{_OTHERS})\b{_ITEM_OF}\b(?:{_SAY})\b[^.!?;\n]*",
     re.I,
 )
 _BELIEF = (

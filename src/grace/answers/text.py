@@ -184,7 +184,7 @@ def _says(accepted: str, said: str, threshold: float, asked: str | None) -> bool
     """Return whether a text, or the first of its clauses that denies nothing, has the words."""
     clauses = [part for part in _CLAUSE.split(said) if part.strip()]
     clause = next(itertools.filterfalse(finding.DENIED.search, clauses), "")
-    named = _COPULA.search(clause)
+    named = _COPULA.match(clause)
     return (
         has_words(accepted, said, threshold, asked)
         or has_words(accepted, clause, threshold, asked)
@@ -265,7 +265,7 @@ def _is_formula(text: str) -> bool:
 
 def _listed(text: str) -> list[Fraction]:
     """Return the numbers of a text that is a list of them, sorted: 3, 5 and 7."""
-    named = _COPULA.search(text)
+    named = _COPULA.match(text)
     text = re.sub(r"\b[a-z]\d?\s*=\s*", "", named[1] if named else text)  # x1 = 2, x2 = 3
     parts = re.split(r"\s*(?:[,;]|\b(?:and|or)\b)\s*", text.strip("$ .{}"))
     values = [number.value for number in map(numbers.read, parts) if number]
