@@ -462,7 +462,12 @@ FAULTS = [
     Fault(
         "a slope does nothing",
         "grace.evidence:Evidence.confidence",
-        lambda f: lambda self, state, shift: f(dataclasses.replace(self, slope=1.0), state, shift),
+        lambda f: (
+            lambda self, state, shift: f(
+                dataclasses.replace(self, adjusted=self.adjusted and (1.0, 1.0, self.adjusted[2])),
+                *(state, shift),
+            )
+        ),
         (EVIDENCE + "test_a_slope_multiplies_the_log_odds",),
     ),
     Fault(

@@ -54,7 +54,7 @@ def original(at: str) -> tuple[Any, str, Any]:
 
 
 def put(fault: Any) -> None:
-    """Put a fault in its place, also where the original was imported from it by name."""
+    """Put a fault in its place, also where the original was imported by name, or is in a table."""
     owner, name, right = original(fault.at)
     wrong = fault.wrong(right)
     setattr(owner, name, wrong)
@@ -62,6 +62,8 @@ def put(fault: Any) -> None:
         for key, value in list(vars(module).items()):
             if value is right:
                 setattr(module, key, wrong)
+            elif isinstance(value, dict) and key.isupper():
+                value.update({name: wrong for name, one in value.items() if one is right})
 
 
 def _run(writer: Connection, root: Path, said: Path, tests: list[str], fault: str) -> None:
