@@ -46,10 +46,10 @@ UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]")  # letters of words withou
 # Two answers, or one that is not meant
 ALTERNATIVE = re.compile(  # between texts of which either may be meant; or a comma (no group)
     rf"([\s,(]{{1,3}}(?:(?:{_OR}|vs\.?|versus)|(?:{_BUT})\s+(?:it\s+)?(?:{_MAY}|also)"
-    rf"|(?:as\s+well\s+as|along\s+with|together\s+with)|(?<=[,(]\s)(?:{_MAY}))"
+    rf"|as\s+well\s+as|(?<=[,(]\s)(?:{_MAY}))"
     rf"(?:\s+(?:{_OR}|also|even|either|else|rather|(?:it\s+)?(?:{_MAY})(?:\s+be)?|be))*\s+"
     r"|\s(?:o|y|e)\s(?=[A-ZÀ-Ý])|[;&|]|(?<=\w{3})(?:\s*/\s*|\s\+\s)(?=\w{3})|或者?|または|还是|還是"
-    rf"|(?<={_IDEOGRAPH})か(?={_IDEOGRAPH})|(?<={_IDEOGRAPH}{{2}})(?<!共)和(?={_IDEOGRAPH}{{2}})|、)|,"
+    rf"|(?<={_IDEOGRAPH})か(?={_IDEOGRAPH})|(?<={_IDEOGRAPH}{{2}})(?<!共)和(?={_IDEOGRAPH}{{2}})|、)|(?<!\d),|,(?!\d{{3}})"
 )
 REJECTING = (  # an answer that is not meant
     r"(?:\b(?:(?:and\s+|but\s+)?not|(?:other|rather)\s+than|instead\s+of|except(?:\s+for)?"
@@ -171,6 +171,7 @@ _NEXT = re.compile(  # a model that goes on writes the next question, too
     re.I,
 )
 _TELLING = re.compile(r"(?!\W*(?:yes|no)\b)", re.I)
+_SIGNS = re.compile(r"(\W{200})\W+")  # a model that repeats itself, which patterns would try
 _FULLWIDTH = {0xFF01 + shift: 0x21 + shift for shift in range(94)} | {0x3000: 0x20}
 
 
@@ -191,6 +192,7 @@ def spoken(text: str, means: Callable[[str], object] = _TELLING.match) -> str:
     """Return what a response says: after reasoning and corrections, before a next question."""
     start, end = after_thoughts(text)
     text = _ENDS.split(plain(text[start:end]), maxsplit=1)[0]
+    text = _SIGNS.sub(r"\1", text)
     for pattern, instead in _REWRITTEN:
         text = pattern.sub(instead, text)
     return _corrected(_before_next(_EMOJI.sub("", text).strip() or text.strip()), means)

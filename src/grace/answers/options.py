@@ -44,8 +44,8 @@ _TURNED = re.compile(  # B is tempting, but A is correct
     r"|(?:so|hence|therefore|thus)\s+(?:it\s+is\s+)?([A-HJ])(?=\W*\Z))"
 )
 _RULED_OUT = re.compile(  # A and C are wrong; (B is correct)
-    r"(?:\A|(?<=[.!?\n;]))(?![^.;\n]*\b(?:right|correct)\b)[^.;\n]*"
-    r"(?:\b[A-J]\b[^.;\n]*\b(?:wrong|incorrect)\b|\bnot\s+\(?[A-J]\b)[^.;\n]*;\s*"
+    r"(?:\A|(?<=[.!?\n;]))(?![^.;\n]*\b(?:right|correct)\b)[^.;\n]{0,200}?"
+    r"(?:\b[A-J]\b[^.;\n]{0,200}?\b(?:wrong|incorrect)\b|\bnot\s+\(?[A-J]\b)[^.;\n]*;\s*"
     r"|(?:\A|(?<=: ))(?:[Oo]ption\s+)?[A-J]\s+is\s+(?:wrong|incorrect|false),\s+(?:and\s+|but\s+)?"
 )
 _NUMBERED = re.compile(

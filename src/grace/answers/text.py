@@ -50,12 +50,14 @@ _PLACES = (  # what an answer may name with its region: Springfield, Illinois
 )
 _WHERE = re.compile(rf"\b(?:{_PLACES})|place\b", re.I)
 _BESIDE = re.compile(  # what it is compared with, or stands beside the answer
-    r"\b(?:than|near|close\s+to|next\s+to|outside|before|(?<!named )after|until|unlike|formerly)\b"
-    r"[^,.;:!?()\n]*|,\s+(?:which|who|whose|whereas)\b(?!\s+(?:is|was)\s+[A-Z])[^,.;\n]*",
+    r"\b(?:than|unlike|formerly)\b(?:(?!\s(?:is|are|was|were)\b)[^,.;:!?()\n])*"
+    r"|[,(]\s?(?:before|after)\b[^,.;:!?()\n]*(?=[.)\s]*\Z)|\A(?:before|after)\b(?=.*\d)"
+    r"[^.;\n]*(?=[.\s]*\Z)"
+    r"|,\s+(?:which|who|whose|whereas)\b(?!\s+(?:is|was)\s+[A-Z])[^,.;\n]*",
     re.I,
 )
 _TIMED = re.compile(rf"{DATE.pattern}|\d\s?[ap]\.?m\b", re.I)
-_CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\s\((?=not\b)|\b(?:but|rather)\b", re.I)
+_CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\s\(|\b(?:but|rather)\b", re.I)
 
 
 def normalise(text: str) -> str:
@@ -94,7 +96,7 @@ def answered(text: str) -> str:
         *finding.hashed(said),
         *finding.stated(said),
         first,
-    ][0]
+    ][0][: finding.LONGEST]
 
 
 def canonical(text: str) -> str:
@@ -195,6 +197,8 @@ def _says(accepted: str, said: str, threshold: float, asked: str | None) -> bool
 
 def hedges(said: str, accepted: Sequence[str], threshold: float, asked: str | None = None) -> bool:
     """Return whether an accepted text is one of several that are said: Paris or Rome."""
+    if canonical(said) in map(canonical, accepted):
+        return False
     named = said != said.lower() and any(text[:1].isupper() for text in accepted)
     wanted, said = [*accepted], numbers.typed(said)
     if _listed(said) and any(map(_listed, accepted)):  # which `alike` compares

@@ -8,7 +8,7 @@ _MEASURES = (  # names of one unit, after its worth; those of one line exclude e
     ".001 mm millimeter millimetre, .01 cm centimeter centimetre, 1 m meter metre,"
     " 1000 km kilometer kilometre 公里, 1609.344 mile mi, .3048 ft foot feet, .0254 inch inches in,"
     " .9144 yd yard, ly lightyear",
-    ".001 mg milligram, 1 g gram gramme, 1000 kg kilogram kilogramme, t ton tonne,"
+    ".001 mg milligram, 1 g gram gramme, 1000 kg kilogram kilogramme, 1000000 t ton tonne,"
     " 453.59237 lb lbs pound, 28.349523125 oz ounce",
     ".001 ms millisecond, 1 s sec second, 60 min minute, 3600 h hr hour, 86400 day, 604800 week,"
     " 2629746 month, 31556952 year yr, 315569520 decade, 3155695200 century centuries",

@@ -193,10 +193,12 @@ def _open(path: Path) -> IO[bytes]:
 
             with pyarrow.input_stream(path, compression="zstd") as stream:
                 return io.BytesIO(stream.read())
-        if path.suffix.lower() == ".gz":
-            return cast("IO[bytes]", gzip.open(path))
         file = path.open("rb")
-        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # Excel, PowerShell
+        mark = file.read(2)
+        if mark == b"\x1f\x8b" or path.suffix.lower() == ".gz":  # packed, whatever its name says
+            file.close()
+            return cast("IO[bytes]", gzip.open(path))
+        if mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):  # Excel, PowerShell
             with file:
                 return io.BytesIO(path.read_text("utf-16").encode())
         file.seek(0)

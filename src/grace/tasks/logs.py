@@ -36,6 +36,8 @@ def _harness(fields: dict[str, Any]) -> dict[str, Any]:
     if len(each) != len(values) or len(values) < 2:
         return row
     top = values.index(max(values))
+    if not all(value < math.inf for value in values) or values[top] == -math.inf:
+        return row | {"response": each[top][1].strip()}
     share = 1 / math.fsum(math.exp(value - values[top]) for value in values)
     return {"confidence": share} | row | {"response": each[top][1].strip()}
 
