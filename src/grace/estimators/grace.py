@@ -49,7 +49,7 @@ class GraceBase:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceAlone:
-    """GrACE's evidence alone: logistic regression on seven features of the token log-probabilities.
+    """GrACE's evidence alone: logistic regression on eight features of the token log-probabilities.
 
     sigmoid(bias + w . (phi - center)), fitted on the training responses. Beside `grace` it shows
     how much of c comes from the evidence.
