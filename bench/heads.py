@@ -63,12 +63,16 @@ def main() -> None:
     parser.add_argument("stored", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, nargs="+", help="blocks to choose from")
+    parser.add_argument("--dtype", default="auto", help="as model.dtype of a run")
     given = parser.parse_args()
     model, stored, out = given.model, given.stored, given.out
     names = sorted({file.name.split(".")[0] for file in stored.glob("*.?????.npz")})
     sources = {name: travel._stored(stored, name) for name in names}
     fitted = [name for name in names if name in LICENCES]
-    context = Context(RunDir(out), override_settings(SETTINGS | {"model": {"path": model}}, []))
+    context = Context(
+        RunDir(out),
+        override_settings(SETTINGS | {"model": {"path": model, "dtype": given.dtype}}, []),
+    )
     shots = [Question(f"example-{n}", "jsonl", q, (a,)) for n, (q, a) in enumerate(EXAMPLES, 1)]
 
     def joined(key: str) -> Any:

@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--in-domain", action="store_true", help="a half of each, of all or alone")
     parser.add_argument("--layers", type=int, nargs="+", help="blocks to choose from")
+    parser.add_argument("--dtype", default="auto", help="as model.dtype of a run")
     given = parser.parse_args()
     names = [file.stem for file in sorted(given.data.glob("*.jsonl"))]
     engine: Any = None
@@ -67,7 +68,7 @@ def main() -> None:
             file = given.out / f"{name}.{start:05d}.npz"
             lines = (given.data / f"{name}.jsonl").read_text().splitlines()
             if not file.exists() and len(lines) > start + SHOTS:
-                engine = engine or _load(given.model)
+                engine = engine or _load(given.model, given.dtype)
                 _collect(engine, [json.loads(line) for line in lines], file, start)
     sources = {name: _stored(given.out, name) for name in names}
     if given.in_domain:
@@ -82,10 +83,10 @@ def main() -> None:
         _show(name, sources[name]["right"], rated)
 
 
-def _load(model: str) -> Any:
+def _load(model: str, dtype: str) -> Any:
     from grace.engines.transformers import TransformersEngine
 
-    return TransformersEngine.load(resolve_model(model), stop=["\n"])
+    return TransformersEngine.load(resolve_model(model, dtype), dtype=dtype, stop=["\n"])
 
 
 def _collect(engine: Any, rows: list[dict[str, Any]], file: Path, start: int) -> None:

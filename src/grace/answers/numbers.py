@@ -119,6 +119,9 @@ _DENIED = re.compile(rf"{REJECTING}(?:\s+|(?<=是))\W*\Z", re.I)
 _ASIDE = re.compile(
     r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])|\s+out\s+of\s+\d[\d.,]*", re.I
 )
+_TIMED = re.compile(  # what else happened then: in 1996, after being drafted 5th
+    r"\b(?:when|after|before|while|since)\b[^.,;\n=]*(?=[.\s]*\Z)", re.I
+)
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
 
@@ -301,7 +304,9 @@ def read(text: str) -> Number | None:
     if is_number(first):
         return _first(first)
     said = typed(said)
-    said = _ASIDE.sub(" ", said) if any(_given(_ASIDE.sub(" ", said))) else said
+    for aside in (_ASIDE, _TIMED):
+        kept = aside.sub(" ", said)
+        said = kept if any(_given(kept)) else said
     given = [*collections.deque(_given(said), maxlen=2)]
     if len(given) == 2 and _hedges(said, *given):
         return None
