@@ -190,10 +190,9 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
     if (match := _LETTER.match(rest)) and match[1] != "I":
         closed = _CLOSED.match(rest, match.end()) or _GOES_ON.match(rest, match.end())
         letter = match[1] or match[2].upper()
-        turned = _TURNED.match(rest, match.end())
-        refused = _REFUSED.match(rest, match.end()) is not None or (
-            turned is not None and (turned[1] or turned[2]) != letter
-        )
+        if turned := _TURNED.match(rest, match.end()):
+            return turned[1] or turned[2]
+        refused = _REFUSED.match(rest, match.end())
         return letter if closed and not refused and contained in (None, letter) else None
     if _denies(line, contained, choices) or _NUMBERED.match(line):
         return None
