@@ -18,9 +18,9 @@ _UNIT = re.compile(
     r"(?:\s?\^\s?(\d))?(?:(?:\s?/\s?|\s+(?:per|an?)\s+)([^\W\d_]+)(?:\s?\^\s?(\d))?)?",
     re.I,
 )
-_BOUND = re.compile(
+_BOUND = re.compile(  # or the end of a range
     r"\b(?:over|under|within|beyond|(?<!up )to|and)\s*\Z", re.I
-)  # or the end of a range
+)
 _RANGE = re.compile(r"\s*(?:to|and|-)\s*\d", re.I)
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\Z")
 _ONE = re.compile(rf"\Aan?\s(?=(?:{'|'.join(filter(str.isascii, UNITS))})\b)", re.I)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import string
@@ -99,6 +100,7 @@ def answered(text: str) -> str:
     ][0][: finding.LONGEST]
 
 
+@functools.lru_cache(1024)  # of a response it is asked once for each accepted answer
 def canonical(text: str) -> str:
     """Return a text in one form: only signs that make another answer count (C++, -5, 3.5)."""
     text = dated(numbers.typed(text).strip() or plain(text).strip())  # "~" is a space in LaTeX

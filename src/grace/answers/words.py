@@ -6,6 +6,7 @@ and a name within a longer one is another.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
@@ -175,6 +176,7 @@ def _is_among(word: str, others: Sequence[str]) -> bool:
     return any(_spelt_alike(word, other) for other in others)
 
 
+@functools.lru_cache(4096)
 def count(word: str) -> int | None:
     """Return the number that a word is: 2, 2nd, two, second or ii."""
     if digits := re.fullmatch(r"(\d+)(?:st|nd|rd|th)?", word):

@@ -36,10 +36,10 @@ def _harness(fields: dict[str, Any]) -> dict[str, Any]:
     if len(each) != len(values) or len(values) < 2:
         return row
     top = values.index(max(values))
+    row |= {"response": each[top][1].strip()}
     if not all(value < math.inf for value in values) or values[top] == -math.inf:
-        return row | {"response": each[top][1].strip()}
-    share = 1 / math.fsum(math.exp(value - values[top]) for value in values)
-    return {"confidence": share} | row | {"response": each[top][1].strip()}
+        return row
+    return {"confidence": 1 / math.fsum(math.exp(value - values[top]) for value in values)} | row
 
 
 def _listed(asked: Any) -> list[Any]:
