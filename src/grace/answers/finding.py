@@ -78,7 +78,8 @@ _LABELLED = (
 _LABEL = re.compile(_LABELLED, re.I | re.M)
 _ANYWHERE = re.compile(rf"{_LABELLED}|(?<![^\W_])(?:{_ANSWER})[*_\"']*\s*:[*_]*", re.I | re.M)
 _STATED = re.compile(
-    r"(?:\b(?:answer|guess)[*_]*\s+(?:is|was|are|(?:would|must|should|has\s+to)\s+be|=)[*_]*"
+    r"(?:\b(?:answer|guess)[*_]*(?:\s+to\s+(?:the|this|your)\s+question(?:\s+\"[^\"\n]*\")?)?"
+    r"\s+(?:is|was|are|(?:would|must|should|has\s+to)\s+be|=)[*_]*"
     r"|\b(?:correct|right|best)\s+(?:option|choice)\s+is"
     rf"|(?:\b|(?=[^\x00-\x7f]))(?:{_ANSWER})(?![a-z])\s*(?:\w{{1,20}}\s+)?"
     r"(?:(?:ist|lautet|est|es|é|è|is|هي|هو|[\u2013\u2014])\s"

@@ -433,12 +433,11 @@ def canonical(value: Fraction) -> str:
 
 def same(said: Number, accepted: Number) -> bool:
     """Return whether two numbers are equal, but for rounding; 50% is 50 and 0.5."""
-    return any(is_close(a, b) for a in _meant(said) for b in _meant(accepted))
-
-
-def _meant(token: Number) -> list[Fraction]:
-    value = token.value or Fraction(0)
-    return [value, value / 100] if token.percent else [value]
+    one, other = said.value or Fraction(0), accepted.value or Fraction(0)
+    if said.percent != accepted.percent:
+        one, other = (other, one) if accepted.percent else (one, other)
+        return is_close(one, other) or is_close(one / 100, other)
+    return is_close(one, other)
 
 
 def is_close(value: Fraction, accepted: Fraction) -> bool:

@@ -47,26 +47,37 @@ _PART_BEFORE = re.compile(
     rf"|\A(?:The )?(?!{_KINDS_OF})([A-Z][a-z]+) of (?:the )?\Z"
 )
 _PART_AFTER = re.compile(rf"\A(?:\s(?:\w+\s)?({_NAMED_AFTER})\b)")
+_OFFERS = re.compile(r"\bor\b")  # a question that names what may be answered
 _OWNING = re.compile(r"['\u2019]s\s+[a-z]")
 _UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに"
 
 
 def has_words(accepted: str, said: str, threshold: float, asked: str | None = None) -> bool:
-    """Return whether two texts share their words of content: South Korea is no North Korea."""
-    words, given = _content(accepted), _content(said)
-    wanted = _written_out(words, accepted, given)
+    """Return whether two texts share their words of content: South Korea is no North Korea.
+
+    Words of the question say nothing: what it lacks must be said, what it has is not counted.
+    """
+    given, about = _content(said), _content(asked or "")
+    wanted = _written_out(_content(accepted), accepted, given)
+    new = _written_out(_without(about, given), said, wanted)
     given = _written_out(given, said, wanted)
-    extra = [word for word in given if not _is_among(word, wanted)]
+    if own := _without(about, wanted):
+        if not any(_is_among(word, new) for word in own):
+            return False  # all that is said is in the question
+    elif (new or not _without(given, about)) and not _OFFERS.search(asked or ""):
+        return False  # something else is said, or the question repeated
+    if len(wanted) > FEW and len(given) > FEW:
+        return rouge_l(" ".join(own or wanted), " ".join(new)) >= max(threshold, 0.5) - 1e-9
+    extra = _without(wanted, given)
     named = [word for word in extra if word not in _TITLED]
     if not extra:
         initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
         wanted = [word for word in wanted if word in given or word not in initials]
-    missing = [word for word in wanted if not _is_among(word, given)]
-    if len(wanted) > FEW and len(given) > FEW:
-        return rouge_l(" ".join(wanted), " ".join(given)) >= max(threshold, 0.5) - 1e-9
+    missing = _without(given, wanted)
     if (missing and named) or not wanted or not given or _DIRECTIONS & {*missing}:
         return False
-    if asked is not None and not _may_lack(missing, accepted, wanted, given, _content(asked)):
+    extra = [word for word in extra if word in new] if own else extra
+    if asked is not None and not _may_lack(missing, accepted, wanted, given, about):
         return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
@@ -74,6 +85,10 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
         return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
+
+
+def _without(others: Sequence[str], words: Sequence[str]) -> list[str]:
+    return [word for word in words if not _is_among(word, others)]
 
 
 def _may_lack(
