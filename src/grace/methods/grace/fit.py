@@ -42,7 +42,6 @@ FLOOR = 20.0  # logits by which all rows are pushed below the mean row of the he
 SAME_SIDE = 0.3  # smallest projection (mean 1) on the shared direction for pushing along it
 PRIOR = 100  # number of answers at which the evidence alone counts as much as the fit with rows
 FEW = 300  # questions up to which log-odds shrink as far as held-out answers do not support them
-DOUBT = 3.0  # a gain over the likelihood counts from the root of this many standard errors on
 SURE = 4.0  # the slope of the likelihood counts from this likelihood ratio on
 COMPARED = 5_000  # most answers on which a layer is rated; the time grows as their square or cube
 SHARES = np.linspace(0, 1, 21)  # of a fit to one source in the log-odds for prompts like its
@@ -417,6 +416,7 @@ def _shrunk(
     """Shrink log-odds, the less the more questions there are, by what held-out answers support.
 
     They support those at penalties that were chosen without them; what ships has no wider spread.
+    Of the square of a gain in standard errors, t^2, chance adds 1: a share of 1 - 1 / t^2 counts.
     """
     fold_N, said_N = fit.fold_N, _blocks(features_NF)[-1][:, 0]
     right_N, count = np.asarray(labels_N, dtype=np.float64), len(set(groups_N))
@@ -434,7 +434,7 @@ def _shrunk(
     best = int(loss_SN.mean(1).argmin())
     gain_N = loss_SN[0] - loss_SN[best]
     error = standard_error(gain_N, groups_N) / max(float(gain_N.mean()), 1e-12)
-    supported = best / 20 * min(1.0, spread) * max(0.0, 1 - DOUBT * error**2)
+    supported = best / 20 * min(1.0, spread) * max(0.0, 1 - error**2)
     factor, usual = 1 - few * (1 - supported), _of_likelihood(said_N, right_N, share)
     scores_N = usual_N + factor * moved_N
     return _Shrunk(factor, *usual, scores_N, base_rate(right_N) + scores_N - base_N)

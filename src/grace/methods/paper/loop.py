@@ -29,6 +29,7 @@ from grace.methods.paper import checkpoints
 from grace.methods.paper.examples import Example, TrainingBatch, collate, make_plan, to_device
 from grace.methods.paper.lora import is_row
 from grace.methods.paper.loss import calibration_of, log_confidences, losses
+from grace.progress import say
 
 OnStep = Callable[[int, int, dict[str, float]], None]
 LogRow = dict[str, float]
@@ -82,6 +83,8 @@ class Loop:
         shown = {k: str(v) if isinstance(v, list) else v for k, v in to_dict(self.settings).items()}
         self.accelerator.init_trackers("grace", shown)
         if self.step == 0:
+            if self.validation:
+                say(f"train: rating {len(self.validation)} validation responses before step 1")
             self._note(self._validate())
         while self.step < total:
             values = self._take_step(batches)
