@@ -18,6 +18,10 @@ _UNIT = re.compile(
     r"(?:\s?\^\s?(\d))?(?:(?:\s?/\s?|\s+(?:per|an?)\s+)([^\W\d_]+)(?:\s?\^\s?(\d))?)?",
     re.I,
 )
+_BOUND = re.compile(  # or the end of a range
+    r"\b(?:over|under|within|beyond|(?<!up )to|and)\s*\Z", re.I
+)
+_RANGE = re.compile(r"\s*(?:to|and|-)\s*\d", re.I)
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\Z")
 _ONE = re.compile(rf"\Aan?\s(?=(?:{'|'.join(filter(str.isascii, UNITS))})\b)", re.I)
 
@@ -56,8 +60,9 @@ def _in_digits(text: str) -> str:
 
 def _amounts(text: str) -> Iterator[Amount]:
     for token in numbers.tokens(text):
-        ordinal = _ORDINAL.search(text, 0, token.end)
-        if token.value is not None and not ordinal and not token.percent:
+        bounded = _BOUND.search(text, max(0, token.start - 9), token.start)
+        bounded = bounded or _RANGE.match(text, token.end) or _ORDINAL.search(text, 0, token.end)
+        if token.value is not None and not bounded and not token.percent:
             yield _with_unit(token.value, text, token)
 
 

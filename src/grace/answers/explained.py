@@ -41,9 +41,12 @@ _CHOSEN = [
     re.compile(pattern, re.I)
     for pattern in (
         rf"{_ONE}(?:\s*,[^,]*,|\s*,)?\s*(?:{_IS}|as)?\s+(?:indeed\s+)?(?:the\s+)?{_QUALIFIED}\b",
+        rf"{_ONE}\s+(?:best|correctly|accurately|most\s+\w+ly)\s+\w+s\b",
         rf"\b(?:{_QUALIFIED}|answer|option|choice)\b.*\s{_IS}\s*:?\s*{_ONE}\s*"
         r"(?:$|[.,;:]|(?:because|since|as|which|due\s+to)\b)",
         rf"\b(?:choose|chose|select|pick|opt\s+for|go\s+with|left\s+with|corresponds\s+to|matches)\s+{_ONE}",
+        rf"\bonly\s+{_ONE}\s+\w+s\b",
+        rf"\bconclusion\s*:\s*{_ONE}[\s.]*$",
     )
 ]
 _CONCLUDES = re.compile(

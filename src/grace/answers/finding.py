@@ -94,6 +94,7 @@ _CONCLUDED = re.compile(
     r"(?!(?:is|are|was|were|do|does|did|far|that|much|many)\b)",
     re.I | re.M,
 )
+_HASHES = re.compile(r"^####[ \t]*([^\sA-Za-z#][^A-Za-z\n]*)$", re.M)
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*(?=[{\w])")
 _TAGGED = re.compile(r"<(?:final_)?answer>(.*?)(?:</(?:final_)?answer>|\Z)", re.I | re.S)
 _KEYED = re.compile(  # in JSON
@@ -252,9 +253,9 @@ def _before_next(text: str) -> str:
 
 
 def short_answer(text: str) -> str:
-    """Return the part that answers: boxed or labelled, else the first line."""
+    """Return the part that answers: boxed, labelled or after ####, else the first line."""
     said = spoken(text)
-    return next(itertools.chain(boxed(said), labelled(said), opening(said)))
+    return next(itertools.chain(boxed(said), labelled(said), hashed(said), opening(said)))
 
 
 def opening(said: str) -> list[str]:
@@ -271,6 +272,7 @@ def marked(said: str) -> Iterator[str]:
     """Yield the parts of what is said that are marked as the answer, the surest mark first."""
     yield from boxed(said)
     yield from labelled(said, _ANYWHERE)
+    yield from hashed(said)
     yield from stated(said)
 
 
@@ -295,6 +297,12 @@ def labelled(said: str, label: re.Pattern[str] = _LABEL) -> list[str]:
         for found in itertools.islice(label.finditer(said), MOST)
     ]
     return [_line(said, end) for _, end in sorted(found)]
+
+
+def hashed(said: str) -> list[str]:
+    """Return what follows the last ####, as in GSM8K: without letters, or on the last line."""
+    lines = [*_HASHES.findall(said), *re.findall(r"(?m)^####(.*)\Z", said.rstrip())]
+    return [lines[-1].strip("# \t")] if lines else []
 
 
 def stated(said: str) -> list[str]:

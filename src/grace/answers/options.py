@@ -79,6 +79,8 @@ def read(text: str, choices: Sequence[str] = ()) -> str | None:
         if letter and not _hedges(part, letter, choices):
             return _offered(letter, choices)
     first, *others = finding.opening(said)
+    if others and (begun := _begun(first)) and ord(_begun(others[0]) or "?") == ord(begun) + 1:
+        return None  # a list of the options
     first = _without_contrast(first, choices)
     if not (letter := named(first, choices, marked=False)):
         first = _REASON.split(first)[0]
@@ -109,6 +111,12 @@ def _hedges(part: str, letter: str, choices: Sequence[str]) -> bool:
 
 def _offered(letter: str | None, choices: Sequence[str]) -> str | None:
     return letter if letter and letter in LETTERS[: len(choices) or None] else None
+
+
+def _begun(line: str) -> str:
+    """Return the letter of the option with which a line begins, if any."""
+    begun = re.match(r"\W*([A-Ja-j])[).:]", line)
+    return begun[1].upper() if begun else ""
 
 
 def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | None:

@@ -94,6 +94,7 @@ def answered(text: str) -> str:
     return [
         *finding.boxed(said),
         *finding.labelled(said),
+        *finding.hashed(said),
         *finding.stated(said),
         first,
     ][0][: finding.LONGEST]
