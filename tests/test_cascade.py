@@ -60,6 +60,13 @@ def test_a_threshold_forwards_what_the_server_forwards() -> None:
     assert found.bound >= 0.8 and "--below" in str(found)
 
 
+def test_what_is_promised_counts_answers_of_confidence_1_as_kept() -> None:
+    confidence, small, large = [1.0] * 300 + [0.2] * 300, [False] * 300 + [True] * 300, [True] * 600
+    found = cascade(confidence, small, large, target=0.9)  # the large alone would keep it
+    assert (found.tau, found.forwarded, found.right) == (None, 300, 300)
+    assert "answers all but 300 of confidence 1, 300 of 600 right" in str(found)
+
+
 def test_what_cannot_be_promised_is_said() -> None:
     none = cascade(*drawn(500, 0), target=0.95)
     assert none.tau is None and none.forwarded == 500 and "even where the large" in str(none)
@@ -131,6 +138,20 @@ def test_files_without_a_shared_question_are_refused(files: tuple[Path, Path]) -
         read_both(small, write(large, [{"question": "other", "correct": True}]))
     with pytest.raises(DataError, match='"confidence" is missing'):
         read_both(large, small)
+
+
+def test_one_question_of_each_group_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Questions about one document are not independent, which the guarantee needs."""
+    rows = [
+        {"question": f"q{n}", "confidence": 0.5, "correct": n < 20, "group": f"document {n // 20}"}
+        for n in range(40)
+    ]
+    ours = write(tmp_path / "small.jsonl", rows)
+    both = read_both(ours, write(tmp_path / "large.jsonl", rows))
+    assert (both.small, both.large, both.alone) == ([True, False], [True, False], 0)
+    assert "one question of each group is used: 2 of 40" in capsys.readouterr().err
 
 
 def test_a_run_counts_with_its_test_answers(finished: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from grace.errors import DataError, RunError, packages_for
 from grace.evidence import LOWEST
 from grace.evidence.familiar import HALF
+from grace.progress import say
 from grace.report import (
     EstimatorResult,
     RatedAnswer,
@@ -114,12 +115,12 @@ def measure(
 
 
 class Both(NamedTuple):
-    """The first graded answers of two models to the same questions."""
+    """The first graded answers of two models to the same questions, one question of each group."""
 
     confidence: list[float | None]
     small: list[bool]
     large: list[bool]
-    likelihood: list[float] | None  # log, of the small model's sequences; nan where there is none
+    likelihood: list[float] | None  # sum of log p of the small model's answer; nan where unknown
     alone: int  # questions without a partner
 
 
@@ -138,14 +139,19 @@ def read_both(small: str | Path, large: str | Path) -> Both:
             f"no question is in both {small} and {large}; give both the same question_id or "
             "question"
         )
-    rows = [ours[name] for name in shared]
+    alone = len(ours.keys() | theirs.keys()) - len(shared)
+    group_N = together(ours[name].keys for name in shared)  # by its first row
+    firsts = [name for at, name in enumerate(shared) if group_N[at] == at]
+    if len(firsts) < len(shared):
+        say(f"one question of each group is used: {len(firsts)} of {len(shared)}")
+    rows = [ours[name] for name in firsts]
     sums = [sum(row.logprobs) if row.logprobs else math.nan for row in rows]
     return Both(
-        [confidence[name] for name in shared],
+        [confidence[name] for name in firsts],
         [row.correct is True for row in rows],
-        [theirs[name].correct is True for name in shared],
+        [theirs[name].correct is True for name in firsts],
         None if all(map(math.isnan, sums)) else sums,
-        len(ours.keys() | theirs.keys()) - len(shared),
+        alone,
     )
 
 
@@ -160,6 +166,7 @@ def _test_answers(run: Path) -> Iterator[dict[str, Any]]:
         question = asked[response.question_id]
         choices = {"choices": list(question.choices)} if question.choices else {}
         about = {"question": question.text, **choices, "response": response.text}
+        about |= {"group": question.group} if question.group else {}
         known = {k: getattr(response, k) for k in ("confidence", "logprobs", "end_logprob")}
         yield {**about, **known, "correct": grade.correct}
 

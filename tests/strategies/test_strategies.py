@@ -121,6 +121,11 @@ def test_a_tie_of_weights_goes_to_the_answer_with_more_votes_before_the_one_seen
     assert answer(Weighted(), "BAA", None, None, None) == "A"
 
 
+def test_stated_percentages_tie_where_their_sums_are_equal():
+    halves = [percent / 100 for percent in range(1, 51)]
+    assert {answer(Weighted(), "ABB", 2 * half, half, half) for half in halves} == {"B"}
+
+
 def test_sums_of_weights_are_exact():
     # In floating point 0.1 + 0.2 > 0.3: the order of the votes, or rounding, would decide.
     for order in ("BAA", "ABA", "AAB"):

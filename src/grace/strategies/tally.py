@@ -1,7 +1,7 @@
 """A table of the votes on many questions, and the answer with the largest sum of weights.
 
-Weights are rounded to multiples of 2^-40 (1e-12) and added as whole numbers. So sums are exact:
-they do not depend on the order of the votes.
+Weights are rounded to 12 decimals and added as whole numbers. So sums are exact: they do not depend
+on the order of the votes, and 80% ties with twice 40%.
 
 Shapes: R rows (a question in one order of its samples), T votes per row.
 """
@@ -19,7 +19,7 @@ from grace.records import Vote
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-UNITS = 2.0**40
+UNITS = 1e12
 
 
 class VoteTable(NamedTuple):

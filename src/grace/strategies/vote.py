@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from grace.config import from_dict, setting
 from grace.errors import ConfigError, RunError
 from grace.store import read_json
-from grace.strategies.tally import UNITS, Floats, Indices, VoteTable
+from grace.strategies.tally import Floats, Indices, VoteTable
 
 FEATURES = (
     "sum of the log-odds of c / sqrt(votes)",
@@ -36,6 +36,7 @@ FILE = "vote.json"  # in a run or an export
 SETTINGS = ("threshold", "fall", "weights")  # its entries; the others say what it was fitted to
 UNSET = 1.0  # the threshold of a vote that no fit and no user has given one
 NEAREST = 1e-3  # c counts as no nearer to 0 or to 1 than this
+FINEST = 2.0**-40  # log-odds are rounded to multiples of it: of these a float64 holds exact sums
 
 
 class Tally(NamedTuple):
@@ -85,7 +86,7 @@ def posterior(
 def tallies(table: VoteTable) -> Iterator[Tally]:
     """Yield what the votes say after each one; the arrays are written again for the next."""
     c_RT = np.clip(table.confidence_RT, NEAREST, 1 - NEAREST)
-    odds_RT = np.rint(np.log(c_RT / (1 - c_RT)) * UNITS) / UNITS  # so that sums are exact
+    odds_RT = np.rint(np.log(c_RT / (1 - c_RT)) / FINEST) * FINEST
     count_RT, sum_RT = np.zeros(odds_RT.shape), np.zeros(odds_RT.shape)
     top_RT = np.full(odds_RT.shape, -np.inf)
     for at, (answer_R, odds_R) in enumerate(zip(table.answer_RT.T, odds_RT.T, strict=True)):

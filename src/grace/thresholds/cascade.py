@@ -2,7 +2,7 @@
 
 From the graded answers of both models to the same questions: what accuracy each share of forwarded
 questions buys, and a threshold that guarantees one. The guarantee is a sequence of exact binomial
-tests as in `grace.thresholds`, from forwarding everything to forwarding nothing: at a threshold
+tests as in `grace.thresholds`, from forwarding all below 1 to forwarding nothing: at a threshold
 each question counts as right if the model that answers it there is right.
 
 Shapes: N questions, R resamples, G thresholds, S shares.
@@ -41,8 +41,8 @@ class Forwarded:
 class CascadeGuarantee:
     """At least `target` of all answers are right below `tau`, except with probability `delta`.
 
-    `tau` is None when no threshold can guarantee it. At tau, or else where all is forwarded,
-    `forwarded` of `n` questions went to the large model and `right` of all answers were right;
+    `tau` is None when no threshold can guarantee it. At tau, or else at 1, `forwarded` of `n`
+    questions went to the large model and `right` of all answers were right;
     `bound` is the Clopper-Pearson lower bound of the accuracy there.
     """
 
@@ -58,8 +58,10 @@ class CascadeGuarantee:
         seen = f"{self.right} of {self.n} right, bound {self.bound:.1%}"
         promise = f"at least {self.target:.10g} right with probability {1 - self.delta:.10g}"
         if self.tau is None:
+            sure = self.n - self.forwarded
+            which = f"all but {sure} of confidence 1" if sure else "all"
             return (
-                f"no threshold can promise {promise}: even where the large model answers all, "
+                f"no threshold can promise {promise}: even where the large model answers {which}, "
                 f"{seen}; lower the target, or grade more questions"
             )
         share = self.forwarded / self.n
@@ -107,21 +109,20 @@ def cascade(
     check_level(target, "target")
     check_level(delta, "delta", 0.05)
     score_N, small_N, large_N = _checked(confidence, small, large)
-    n = len(score_N)
-    kept_G, right_G = accepted_counts(score_N, small_N > 0)
-    _, rather_G = accepted_counts(score_N, large_N > 0)
-    total_G = np.r_[large_N.sum(), right_G + large_N.sum() - rather_G].astype(int)  # first: all
+    n, grid = len(score_N), (1.0, *GRID)
+    kept_G, right_G = accepted_counts(score_N, small_N > 0, grid)
+    _, rather_G = accepted_counts(score_N, large_N > 0, grid)
+    total_G = right_G + int(large_N.sum()) - rather_G
     fails_G = p_value(total_G, n, target) > delta
     passed = int(fails_G.argmax()) if fails_G.any() else len(fails_G)
     at = max(passed - 1, 0)
-    tau = (float("inf"), *GRID)[at]
     right = int(total_G[at])
     return CascadeGuarantee(
-        tau=min(tau, 1.0) if passed else None,
+        tau=grid[at] if passed else None,
         target=target,
         delta=delta,
         n=n,
-        forwarded=n - int(np.r_[0, kept_G][at]),
+        forwarded=n - int(kept_G[at]),
         right=right,
         bound=lower_bound(right, n, delta),
     )
