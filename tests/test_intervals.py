@@ -184,6 +184,9 @@ def test_what_chance_adds_to_the_squared_gaps_is_taken_off():
         confidence, right, _ = answers(np.random.default_rng(study), "middle", 0.0, 200)
         parts.append(calibration(confidence, right).brier_calibration)
     assert 0 <= np.mean(parts) < 0.004  # ten bins of 200 answers: chance adds .01
+    # 7 of 8 right at .5: the squared gap of .375, less the variance of 7/64 over 8 - 1
+    found = calibration([0.5] * 8, [1] * 7 + [0])
+    assert found.brier_calibration == pytest.approx(0.375**2 - 7 / 64 / 7)
 
 
 @pytest.mark.parametrize(

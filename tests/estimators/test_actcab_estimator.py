@@ -68,6 +68,23 @@ def test_a_soft_label_is_the_accuracy_of_the_bin():
     assert bin_accuracy(scores_N, label_N, 2) == pytest.approx([1 / 2, 1 / 2, 2 / 3, 2 / 3, 2 / 3])
 
 
+def test_every_response_is_scored_for_its_soft_label_by_the_one_probe_that_did_not_see_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(actcab, "GRID", ((1e-2, 3),))
+    seen, train = list[set[bytes]](), actcab._train
+
+    def spy(rows_ND: Any, labels_NC: Any, seed: int) -> Any:
+        seen.append({row.tobytes() for row in rows_ND})
+        return train(rows_ND, labels_NC, seed)
+
+    monkeypatch.setattr(actcab, "_train", spy)
+    rate(folds=4)
+    *folds, last = seen
+    assert len(folds) == 4 and len(last) == 100
+    assert [sum(row in fold for fold in folds) for row in last] == [3] * 100
+
+
 def test_the_candidate_with_the_best_validation_brier_is_chosen(monkeypatch: pytest.MonkeyPatch):
     def values_on(rated: Samples, candidate: tuple[float, int]) -> list[Any]:
         monkeypatch.setattr(actcab, "GRID", (candidate,))

@@ -153,6 +153,7 @@ def test_the_ratio_rule_counts_every_sample():
     assert used(AdaptiveConsistency(threshold=0.7), "A-AAAAAA") == 4
     assert used(AdaptiveConsistency(threshold=0.1), "AAAAAAAA") == 2  # never before the second
     assert used(AdaptiveConsistency(threshold=0.1), "--AAAAAA") == 3
+    assert used(AdaptiveConsistency(threshold=0.75), "ABAAAA") == 4  # "reaches" the threshold
 
 
 def test_esc_stops_at_the_first_unanimous_window_and_gives_its_answer():
