@@ -75,6 +75,12 @@ def test_a_map_of_the_log_odds_is_the_minimum_that_scipy_finds(slopes, answers):
     assert ours.transform(parts) == pytest.approx(expit(ours.a @ parts + ours.b), rel=1e-12)
 
 
+def test_platt_by_mse_leaves_a_local_minimum_for_a_steeper_one():
+    confidence, correct = [0.7, 0.8, 0.9, 0.5, 0.5, 0.5], [1, 0, 0, 1, 0, 1]
+    fitted = Platt.fit(confidence, correct).transform(confidence)
+    assert np.square(fitted - correct).mean() == pytest.approx(1 / 6, abs=1e-6)  # 2/3 to .7, then 0
+
+
 def test_platt_by_mse_is_at_a_minimum_of_the_squared_error():
     confidence, correct = made_up()
     fitted = Platt.fit(confidence, correct)
