@@ -23,6 +23,17 @@ def test_without_a_terminal_there_is_a_line_now_and_then(clock, capsys):
     ]
 
 
+def test_the_first_of_many_tells_no_rate_and_a_long_time_is_in_minutes(clock, capsys):
+    with progress("sample", 100, unit="answers") as advance:
+        for done in (1, 9):
+            clock[0] += 60.0
+            advance(done)
+    assert capsys.readouterr().err.splitlines() == [
+        "sample: 1/100 answers",
+        "sample: 10/100 answers, 0.1/s, 18 min left",
+    ]
+
+
 def test_what_was_done_before_a_resume_does_not_count_in_the_rate(clock, capsys):
     with progress("a", 100, done=90, unit="rows") as advance:
         clock[0] += 20.0

@@ -31,6 +31,7 @@ from grace.report.rows import group_by
 from grace.store import RunDir, is_run
 from grace.store.inputs import located
 from grace.tasks.answered import Answered, RatedField, read_answers
+from grace.tasks.rows import Faults
 from grace.tasks.draw import together
 
 TASK = "given answers"
@@ -60,8 +61,12 @@ class Answers:
     @functools.cached_property
     def confidence(self) -> list[float | None]:
         """What is measured of each answer."""
-        own = self.has_confidence
-        return [row.confidence if own else row.likelihood for row in self.rated]
+        own, faults, found = self.has_confidence, Faults(), list[float | None]()
+        for row in self.rated:
+            with faults.of(row.where):
+                found.append(row.confidence if own else row.likelihood)
+        faults.refuse(some=bool(found))
+        return found
 
 
 @packages_for("grace.measure")
@@ -175,12 +180,15 @@ def read_graded(source: str | Path | Iterable[Mapping[str, Any]]) -> Answers:
     """Return the answers of a source that are graded."""
     rated, ids = list[Answered](), list[str]()
     count: Counter[str] = Counter()
-    for row in read_answers(source):
-        question, _ = row.names
-        if row.correct is not None:
-            rated.append(row)
-            ids.append(f"{question}#{count[question]}" if question else "")
-        count[question] += 1
+    faults = Faults()
+    for row in read_answers(source, bad=faults.add):
+        with faults.of(row.where):
+            question, _ = row.names
+            if row.correct is not None:
+                rated.append(row)
+                ids.append(f"{question}#{count[question]}" if question else "")
+            count[question] += 1
+    faults.refuse(some=bool(rated))
     if not rated:
         name = str(source) if isinstance(source, str | Path) else "the rows"
         ungraded = f"{count.total()} responses, none of them graded"

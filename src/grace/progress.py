@@ -13,6 +13,7 @@ from typing import Protocol
 from grace.errors import ConfigError
 
 LINE_EVERY_S = 15.0
+TOLD = 0.05  # the part of the work after which its rate is told; the first answers come late
 LEVEL = "GRACE_LOG"  # environment variable: debug, info, warning or error
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -82,6 +83,10 @@ def _bar(label: str, total: int, done: int, unit: str) -> Iterator[Advance]:
         yield advance
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def _lines(label: str, total: int, done: int, unit: str) -> Advance:
     start = last = time.monotonic()
     reached = done
@@ -93,12 +98,9 @@ def _lines(label: str, total: int, done: int, unit: str) -> Advance:
         if now - last >= LINE_EVERY_S or (reached >= total and now - start >= 2):
             last = now
             rate = (reached - done) / (now - start)
-            left = (total - reached) / rate if rate else float("inf")
-            print(
-                f"{label}: {reached}/{total} {unit}, {rate:.1f}/s, {left:.0f} s left"
-                + (f", {note}" if note else ""),
-                file=sys.stderr,
-                flush=True,
-            )
+            told = [f"{label}: {reached}/{total} {unit}"]
+            if rate and reached - done >= TOLD * (total - done):
+                told += [f"{rate:.1f}/s", f"{_time((total - reached) / rate)} left"]
+            print(", ".join([*told, *filter(None, [note])]), file=sys.stderr, flush=True)
 
     return advance

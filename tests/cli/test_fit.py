@@ -54,6 +54,17 @@ def fitted(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Any) -> 
     return folder / "out", shown
 
 
+def test_answers_that_cannot_be_fitted_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = graded(tmp_path / "graded.jsonl", 5)
+    others = ({"finish_reason": "length"}, {"response": ""}, {"correct": None})
+    more = [json.loads(graded(tmp_path / "one.jsonl", 1, **row).read_text()) for row in others]
+    tiny_run.write_lines(file, [*map(json.loads, file.read_text().splitlines()), *more])
+    assert len(list(_graded(file))) == 5
+    assert f"{file}: 3 of 8 answers are cut, empty or not graded: left out" in caplog.text
+
+
 def test_it_learns_from_graded_answers_and_the_model_says_what_it_said(
     model: Path, fitted: tuple[Path, str], tmp_path: Path, cli: Any
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError
+from grace.pipeline.labelling import count_questions
 from grace.records import Question
 from grace.tasks import jsonl, load_task, values
 from grace.tasks.prompts import draw_training
@@ -108,6 +109,21 @@ def test_a_bad_line_is_named_with_its_number_and_the_remedy(
     with pytest.raises(DataError, match=rf"own\.jsonl:3: .*{message}") as caught:
         read(settings(str(file)))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    lines = [json.dumps(open_row(number)) for number in range(40)]
+    lines[30], lines[20], lines[10], lines[5] = '{"question": ', "null", '{"answers": ["a"]}', "{}"
+    file.write_text("\n".join(lines), "utf-8")
+    wanted = r'own\.jsonl:6: "question" is missing .*; 3 more lines cannot be read: 11, 21, 31$'
+    with pytest.raises(DataError, match=wanted):
+        read(settings(str(file)))
+    with pytest.raises(DataError, match=wanted):
+        count_questions(file, DataSettings())
+    file.write_text("\n".join(["null"] * 30 + lines[-3:]), "utf-8")
+    with pytest.raises(DataError, match=r"\.jsonl:1: .*; 29 more lines .*: 2, .*, 10, 11, \.\.\.$"):
+        read(settings(str(file)))
 
 
 def test_bytes_that_are_not_utf_8_are_named_with_their_place(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from grace.store.files import locked
 from grace.store.inputs import located
 from grace.tasks import graded_task
 from grace.tasks.prompts import conversation
-from grace.tasks.rows import note
+from grace.tasks.rows import Faults, note
 from grace.tasks.values import parse, question_rows
 
 if TYPE_CHECKING:
@@ -388,17 +388,21 @@ def _vectors(states_ND: np.ndarray) -> pyarrow.Array:
 def count_questions(source: str | Path, data: DataSettings) -> int:
     """Read and check all questions of a source, and return their number."""
     seen: dict[str, int] = {}
-    unanswered = 0
-    for number, row in enumerate(question_rows(source, data)):
-        question = parse(row, data, graded=False)
-        name, unanswered = question.id, unanswered + (not question.answers)
+    unanswered, faults = 0, Faults()
+    for number, row in enumerate(question_rows(source, data, bad=faults.add)):
+        name = ""
+        with faults.of(row.where):
+            question = parse(row, data, graded=False)
+            name, unanswered = question.id, unanswered + (not question.answers)
         if name in seen:
             (other,) = question_rows(source, data, seen[name], seen[name] + 1)
             raise DataError(
                 f"{other.where} and {row.where} have the same id {name!r}; give every question an "
                 "id of its own, and ask each once"
             )
-        seen[name] = number
+        if name:
+            seen[name] = number
+    faults.refuse(some=bool(seen))
     if not seen:
         raise DataError(f"{source} has no rows; write one question per row")
     if 0 < unanswered < len(seen):

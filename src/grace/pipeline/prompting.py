@@ -19,7 +19,7 @@ from grace.errors import DataError
 from grace.grading import grader_of
 from grace.pipeline.context import Context
 from grace.pipeline.settings import at_most_half, longest_answer
-from grace.progress import say
+from grace.progress import Advance, progress, say
 from grace.records import Message, Question
 from grace.store import write_json
 from grace.tasks import KINDS, Split
@@ -106,8 +106,9 @@ def _best_prompt(
     rows: list[dict[str, Any]] = [{"prompt": p.prompt, "shots": p.shots} for p in prompts]
     best = rows[0]
     if len(prompts) > 1:
-        for row, data in zip(rows, prompts, strict=True):
-            row["right"] = _count_right(context, data, shots, questions, longest)
+        with progress("try prompts", len(prompts) * len(questions), unit="answers") as advance:
+            for row, data in zip(rows, prompts, strict=True):
+                row["right"] = _count_right(context, data, shots, questions, longest, advance)
         best = max(rows, key=lambda row: row["right"])
         counts = ", ".join(f"{_named(row)} {row['right']}" for row in rows)
         say(
@@ -153,6 +154,7 @@ def _count_right(
     shots: Sequence[Question],
     questions: Sequence[Question],
     longest: int,
+    advance: Advance,
 ) -> int:
     """Return the number of questions that the backbone answers correctly with a prompt."""
     grader = grader_of(context.settings.grade, context.task.grader)
@@ -161,5 +163,8 @@ def _count_right(
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
     if engine.limit is not None and max(map(len, prompts)) + longest > engine.limit:
         return 0
-    samples = engine.generate(prompts, Sampling(max_new_tokens=longest))
-    return sum(grader(generations[0].text, questions[i]) for i, generations in samples)
+    right = 0
+    for i, generations in engine.generate(prompts, Sampling(max_new_tokens=longest)):
+        right += grader(generations[0].text, questions[i])
+        advance(1)
+    return right

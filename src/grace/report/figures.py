@@ -226,6 +226,7 @@ def draw_time(rated: Sequence[Summary]) -> Any:
     """Draw seconds per answer (log scale) against ECE, with the names at the right, in order."""
     shown = sorted(rated, key=lambda s: -(s.ece or 0.0))
     figure, (axis,) = panels(1, width=6.4, height=max(3.0, 0.8 + 0.24 * len(shown)))
+    figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # else a long name ends at the very edge
     axis.set_xscale("log")
     seconds = [float(s.seconds_per_answer or 0) for s in shown]
     percent = [100 * (s.ece or 0.0) for s in shown]

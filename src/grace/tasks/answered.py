@@ -75,7 +75,9 @@ class Answered:
             )
         if not keys:
             names = ", ".join(self.written)
-            raise DataError(f"{self.where}: none of {wanted} among the fields {names}; add one")
+            raise DataError(
+                f"{self.where}: none of {wanted} among the fields {names}; add one, or rename one"
+            )
         key, value = keys[0], self.known[keys[0]]
         value = _turns(value) or value
         if key == "messages" or is_conversation(value):

@@ -20,13 +20,13 @@ from grace import answers
 from grace.config import DataSettings
 from grace.errors import ConfigError, DataError, UserInputError
 from grace.records import Message, Question
-from grace.store.inputs import SPLIT_NAMES, ending, hub_splits, is_hub, stem, tables_in
+from grace.store.inputs import SPLIT_NAMES, Bad, ending, hub_splits, is_hub, stem, tables_in
 from grace.tasks import Split
 from grace.tasks.columns import Unanswered
 from grace.tasks.draw import cut, draw, identity, rank, sizes
 from grace.tasks.forms import NO_CHOICES
 from grace.tasks.prompts import ask
-from grace.tasks.rows import Pools, Row, folder_pools, named_pools, note
+from grace.tasks.rows import Faults, Pools, Row, folder_pools, named_pools, note
 from grace.tasks.values import parse, question_rows, row_id
 
 Once = Callable[[Row], Question]
@@ -109,34 +109,40 @@ def _is_set(data: DataSettings, name: str) -> bool:
 
 def _rows(source: str, data: DataSettings, seed: int, once: Once) -> dict[str, list[Row]]:
     """Return the rows of each split: as named in the source, else divided by the seed."""
-    splits = _named_splits(source, data)
+    faults = Faults()
+    splits = _named_splits(source, data, faults.add)
     if splits:
         _check_ids(row for rows in splits.values() for row in rows)
-        found = {name: _answered(source, rows, once, name) for name, rows in splits.items()}
+        found = {name: _answered(source, rows, once, faults, name) for name, rows in splits.items()}
         if not found["test"]:  # the Hub's data sets often hide the answers of the test split
             found["test"], found["validation"] = found["validation"], []
         return found
-    rows = _every_row(source, data)
+    rows = _every_row(source, data, faults.add)
     if not rows:
+        faults.refuse(some=False)
         raise DataError(
             f'{source} is empty; write one {{"question": ..., "answers": [...]}} per line'
         )
     _check_ids(rows)
-    rows = _answered(source, rows, once)
+    rows = _answered(source, rows, once, faults)
     if any("split" in row.fields for row in rows):
         return _by_field(rows)
     return _divided(source, rows, data, seed, once)
 
 
-def _answered(source: str, rows: list[Row], once: Once, split: str = "") -> list[Row]:
+def _answered(
+    source: str, rows: list[Row], once: Once, faults: Faults, split: str = ""
+) -> list[Row]:
     """Return the rows with an answer, and say how many have none."""
     kept, first = [], None
     for row in rows:
-        try:
-            once(row)
-            kept.append(row)
-        except Unanswered as error:
-            first = first or error
+        with faults.of(row.where):
+            try:
+                once(row)
+                kept.append(row)
+            except Unanswered as error:
+                first = first or error
+    faults.refuse(some=bool(kept))
     if first and not kept and not split:
         raise first
     if first:
@@ -145,11 +151,11 @@ def _answered(source: str, rows: list[Row], once: Once, split: str = "") -> list
     return kept
 
 
-def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
+def _named_splits(source: str, data: DataSettings, bad: Bad | None = None) -> dict[str, list[Row]]:
     """Return the rows of each split of a folder or a Hub data set; {} for one file or split."""
 
     def read(part: str) -> list[Row]:
-        return list(question_rows(part, data))
+        return list(question_rows(part, data, bad=bad))
 
     pools = None
     if is_hub(source):
@@ -162,14 +168,14 @@ def _named_splits(source: str, data: DataSettings) -> dict[str, list[Row]]:
     return {name: pool() if pool else [] for name, pool in pools._asdict().items()}
 
 
-def _every_row(source: str, data: DataSettings) -> list[Row]:
+def _every_row(source: str, data: DataSettings, bad: Bad | None = None) -> list[Row]:
     """Return the rows of a file, of a folder of .parquet files, or of a source in each file."""
     files = _tables(Path(source)) if Path(source).is_dir() else []
     if not files or any(ending(file) == ".parquet" for file in files):
-        return list(question_rows(source, data))
+        return list(question_rows(source, data, bad=bad))
     rows = []
     for file in files:
-        for row in question_rows(file, data):
+        for row in question_rows(file, data, bad=bad):
             row.fields.setdefault("source", stem(file))
             if row_id(row):
                 row.fields["id"] = f"{stem(file)}/{row_id(row)}"

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,9 +16,11 @@ from grace.config import DataSettings
 from grace.errors import DataError
 from grace.store.inputs import SPLIT_NAMES, Row, load_from_hub, read_rows, spelt, stem, tables_in
 
-__all__ = ["Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
+__all__ = ["Faults", "Hub", "Pools", "Row", "Source", "folder_pools", "named_pools", "note"]
 
 Read = Callable[[str], list[Row]]
+SHOWN = 10
+"""Most further rows with errors that a message names."""
 
 
 class Pools(NamedTuple):
@@ -104,6 +106,47 @@ def _read_hub(name: str, path: str, config: str | None, split: str) -> list[Row]
 def file_of(where: str) -> str:
     """Return the source of a row from its place."""
     return re.sub(r"(?::| row )\d+\Z", "", where)
+
+
+class Faults:
+    """The errors of the rows of a source, so that one message can name all of them."""
+
+    def __init__(self) -> None:
+        self._errors: list[DataError] = []
+
+    def add(self, error: DataError) -> None:
+        """Keep the error of a row; it begins with the place of that row."""
+        self._errors.append(error)
+
+    @contextlib.contextmanager
+    def of(self, where: str) -> Iterator[None]:
+        """Keep the error that the block raises about the row at this place."""
+        try:
+            yield
+        except DataError as error:
+            if not str(error).startswith(f"{where}:"):
+                raise
+            self.add(error)
+
+    def refuse(self, *, some: bool) -> None:
+        """Raise the first error; it names the other rows, if there are `some` without errors."""
+        if not self._errors:
+            return
+        at = {str(error).partition(": ")[0]: error for error in self._errors}
+        first, *others = sorted(at, key=_order)
+        if not others or not some:
+            raise at[first]
+        file = file_of(first)
+        names = [place.removeprefix(file).lstrip(": row") for place in others[:SHOWN]]
+        rest = ", ".join([*names, *["..."][: len(others) - SHOWN]])
+        raise DataError(
+            f"{at[first]}; {len(others)} more line{'s' * (len(others) > 1)} cannot be read: {rest}"
+        ) from at[first]
+
+
+def _order(where: str) -> tuple[str, int]:
+    file = file_of(where)
+    return file, int(where.removeprefix(file).lstrip(": row") or 0)
 
 
 @functools.cache

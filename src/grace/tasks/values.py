@@ -23,7 +23,7 @@ from grace.answers.finding import boxed
 from grace.config import DataSettings
 from grace.errors import DataError
 from grace.records import Message, Question
-from grace.store.inputs import Row, Untyped, plain, read_rows, spelt
+from grace.store.inputs import Bad, Row, Untyped, plain, read_rows, spelt
 from grace.tasks.columns import (
     ALIASES,
     LETTER,
@@ -64,9 +64,13 @@ class SourceRow(Row):
 
 
 def question_rows(
-    source: str | Path, data: DataSettings, start: int = 0, stop: int | None = None
+    source: str | Path,
+    data: DataSettings,
+    start: int = 0,
+    stop: int | None = None,
+    bad: Bad | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of a source; of a table, only the columns of a question are read."""
+    """Yield the rows of a source (see `read_rows`); of a table, only the columns of a question."""
     if str(source) == "-":
         raise DataError(
             "questions cannot come from a pipe, because they are read more than once; save them "
@@ -79,7 +83,7 @@ def question_rows(
         table = names
         return table_columns(names, data, str(source))
 
-    for number, (where, fields) in enumerate(read_rows(source, start, stop, choose)):
+    for number, (where, fields) in enumerate(read_rows(source, start, stop, choose, bad)):
         row = SourceRow(where, fields)
         row.source, row.data = str(source), data
         if number == 0:

@@ -16,6 +16,7 @@ from grace.config import override_settings
 from grace.errors import DataError
 from grace.store import check_vacant
 from grace.tasks.answered import Answered, read_answers
+from grace.tasks.rows import Faults, note
 
 if TYPE_CHECKING:
     from grace.methods.grace.fit import Fit
@@ -70,6 +71,7 @@ def fit(
     exported like any adapter.
     """
     from grace.pipeline.stages.graded import fit_graded
+    from grace.report.names import TRUE_ECE
     from grace.report.rows import group_by
     from grace.tasks.draw import together
 
@@ -114,6 +116,8 @@ def fit(
     print(f"each rated by a fit and its choices that have not seen its question ({folds} folds):")
     for name, (value, low, high) in whole.metrics.items():
         print(f"  {name.upper():6} {100 * value:5.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+    if whole.metrics["ece"][0] > whole.metrics["ece"][2]:
+        print(TRUE_ECE)
     if fields:
         print("fields, rated in the same way:")
     for one in sorted(fields, key=lambda one: -len(one.right)):
@@ -135,10 +139,17 @@ def _graded(file: Path, source: str = "") -> Iterator[Answered]:
 
     Those without a source are of `source`.
     """
-    for row in read_answers(file):
-        if row.grades is not None and not row.is_cut and row.response.strip():
-            _ = row.asked, row.choices  # refused before a model is loaded
-            yield row if row.source else row.of(source)
+    faults, kept, every = Faults(), 0, 0
+    for row in read_answers(file, bad=faults.add):
+        every += 1
+        with faults.of(row.where):
+            if row.grades is not None and not row.is_cut and row.response.strip():
+                _ = row.asked, row.choices  # refused before a model is loaded
+                kept += 1
+                yield row if row.source else row.of(source)
+    faults.refuse(some=kept > 0)
+    if kept < every:
+        note(f"{file}: {every - kept} of {every} answers are cut, empty or not graded: left out")
 
 
 def _in_sources(answers: Sequence[Answered]) -> list[Answered]:

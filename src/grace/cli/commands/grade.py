@@ -75,11 +75,14 @@ def grade(
     from grace.grading import load_grader
     from grace.store import check_vacant, write_bytes
     from grace.tasks.answered import read_answers
+    from grace.tasks.rows import Faults
 
     if out:
         check_vacant(out)
-    rows = list(read_answers(file, every=True))
+    faults = Faults()
+    rows = list(read_answers(file, every=True, bad=faults.add))
     if not rows:
+        faults.refuse(some=False)
         wanted = '{"answers": [...], "response": "..."}'
         raise DataError(f"{file} has no row to grade; write {wanted}")
     data = DataSettings(question_field=question_field, answer_field=answer_field)
@@ -87,13 +90,15 @@ def grade(
     count: Counter[tuple[str, str]] = Counter()
     with progress("grade", len(rows), unit="rows") as advance:
         for row in rows:
-            verdicts = _verdicts(row, data, file, grader, grade_one)
-            for verdict in verdicts:
-                if count["all", "rows"] < show and not as_json:
-                    print(_line(verdict))
-                _count(count, verdict)
-            graded.append(json.dumps(_row(verdicts), ensure_ascii=False, default=str) + "\n")
+            with faults.of(row.where):
+                verdicts = _verdicts(row, data, file, grader, grade_one)
+                for verdict in verdicts:
+                    if count["all", "rows"] < show and not as_json:
+                        print(_line(verdict))
+                    _count(count, verdict)
+                graded.append(json.dumps(_row(verdicts), ensure_ascii=False, default=str) + "\n")
             advance(1)
+    faults.refuse(some=bool(graded))
     if out:
         write_bytes(out, "".join(graded).encode())
     if as_json:

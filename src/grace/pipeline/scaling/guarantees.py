@@ -21,6 +21,7 @@ from grace.scaling.replaying import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote
 from grace.tasks.answered import read_answers
+from grace.tasks.rows import Faults
 from grace.tasks.draw import together
 from grace.thresholds import OTHERS, AccuracyGuarantee, check_level, selective
 
@@ -64,7 +65,13 @@ def threshold_of_answers(
 ) -> Threshold:
     """Choose a threshold for graded answers with confidences from anywhere; nothing is stored."""
     wanted = _wanted("answer", target, delta, None, ES)
-    rows = [row for row in read_answers(source) if row.correct is not None]
+    rows, faults = [], Faults()
+    for row in read_answers(source, bad=faults.add):
+        with faults.of(row.where):
+            if row.correct is not None:
+                _ = row.confidence
+                rows.append(row)
+    faults.refuse(some=bool(rows))
     if not rows:
         raise DataError(f"{source} has no graded answers; give some with correct: true or false")
     rows = _firsts(rows, together(row.keys for row in rows))
