@@ -31,8 +31,8 @@ from grace.report.rows import group_by
 from grace.store import RunDir, is_run
 from grace.store.inputs import located
 from grace.tasks.answered import Answered, RatedField, read_answers
-from grace.tasks.rows import Faults
 from grace.tasks.draw import together
+from grace.tasks.rows import Faults
 
 TASK = "given answers"
 DRAWN = 10**8  # responses in all bootstrap resamples; very many responses get fewer resamples

@@ -21,8 +21,8 @@ from grace.scaling.replaying import Rule, early_stops
 from grace.store import write_json
 from grace.strategies import BUDGET, EarlyStop, FittedVote
 from grace.tasks.answered import read_answers
-from grace.tasks.rows import Faults
 from grace.tasks.draw import together
+from grace.tasks.rows import Faults
 from grace.thresholds import OTHERS, AccuracyGuarantee, check_level, selective
 
 T = TypeVar("T")
