@@ -184,6 +184,11 @@ def test_the_same_seed_gives_the_same_draws():
     assert first.draws("sc", 4)[0] == pytest.approx(first.curves["sc"].value_MBQ[0].mean())
 
 
+def test_a_missing_answer_of_a_table_has_no_vote():
+    pool = Pool.from_answers([[None, np.nan, "x", "x"], [np.nan, 5, np.nan, 5]], np.ones((2, 4)))
+    assert pool.answer_QS.tolist() == [[-1, -1, 2, 2], [-1, 1, -1, 1]]
+
+
 def test_questions_can_be_taken_out_of_a_pool():
     pool = pool_of(5)
     part = pool.take([3, 3, 0])

@@ -50,16 +50,18 @@ class Pool:
     @classmethod
     def from_answers(
         cls,
-        answers: Sequence[Sequence[str | None]],
+        answers: Sequence[Sequence[Any]],
         correct: ArrayLike,
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
     ) -> Pool:
-        """Make a pool of answers as texts, None for none, as many of each question."""
+        """Make a pool of answers as texts, None or nan for none, as many of each question."""
         codes = []
         for row in answers:
-            code = {answer: at for at, answer in enumerate(dict.fromkeys(row))} | {None: -1}
-            codes.append([code[answer] for answer in row])
+            code = {answer: at for at, answer in enumerate(dict.fromkeys(row))}
+            codes.append(
+                [-1 if answer is None or answer != answer else code[answer] for answer in row]
+            )
         return cls(codes, correct, tokens, confidences)
 
     @property

@@ -141,7 +141,7 @@ class Faults:
         rest = ", ".join([*names, *["..."][: len(others) - SHOWN]])
         raise DataError(
             f"{at[first]}; {len(others)} more line{'s' * (len(others) > 1)} cannot be read: {rest}"
-        ) from at[first]
+        ) from None
 
 
 def _order(where: str) -> tuple[str, int]:
