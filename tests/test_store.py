@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from grace.errors import RunError
+from grace.errors import GraceError, RunError
 from grace.records import Confidence, Grade
-from grace.store import RowFile, RunDir, read_json, replace_directory, write_json
+from grace.store import RowFile, RunDir, check_vacant, read_json, replace_directory, write_json
 
 
 def rows(*ids):
@@ -76,6 +76,13 @@ def test_unwritable_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write"):
         write_json(tmp_path / "file" / "x.json", {})
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "file", "file/in/it"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(place, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(GraceError, match=r"exists already; name a new|cannot write"):
+        check_vacant(tmp_path / place)
 
 
 def test_only_one_process_works_on_a_run(tmp_path):

@@ -64,13 +64,16 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def check_vacant(directory: Path) -> None:
-    """Refuse a path that is in use."""
+    """Refuse a path that is in use or cannot be written, before work is spent on it."""
     if directory.resolve() == Path.cwd():  # it is put in place with a rename, as a new directory
         raise ConfigError(f"{directory} is the working directory; name a new one in it")
-    if directory.is_file():
+    if directory.exists() and not directory.is_dir():  # a file, or a device such as /dev/stdout
         raise ConfigError(f"{directory} exists already; name a new one")
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; name a new directory")
+    with writing(directory):
+        if not os.access(directory.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:

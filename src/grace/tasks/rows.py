@@ -128,25 +128,25 @@ class Faults:
                 raise
             self.add(error)
 
-    def refuse(self, *, some: bool) -> None:
+    def refuse(self, *, some: bool, remedy: str = "") -> None:
         """Raise the first error; it names the other rows, if there are `some` without errors."""
         if not self._errors:
             return
         at = {str(error).partition(": ")[0]: error for error in self._errors}
-        first, *others = sorted(at, key=_order)
-        if not others or not some:
-            raise at[first]
-        file = file_of(first)
-        names = [place.removeprefix(file).lstrip(": row") for place in others[:SHOWN]]
-        rest = ", ".join([*names, *["..."][: len(others) - SHOWN]])
-        raise DataError(
-            f"{at[first]}; {len(others)} more line{'s' * (len(others) > 1)} cannot be read: {rest}"
-        ) from None
+        first, *others = sorted(at, key=lambda place: (file_of(place), _number(place)))
+        told = [str(at[first])]
+        if others and some:
+            file = file_of(first)
+            names = [str(_number(p)) if file_of(p) == file else p for p in others[:SHOWN]]
+            rest = ", ".join([*names, *["..."][: len(others) - SHOWN]])
+            lines = f"{len(others)} more line{'s' * (len(others) > 1)}"
+            told.append(f"{lines} cannot be read: {rest}")
+        raise DataError("; ".join([*told, *filter(None, [remedy * some])])) from None
 
 
-def _order(where: str) -> tuple[str, int]:
-    file = file_of(where)
-    return file, int(where.removeprefix(file).lstrip(": row") or 0)
+def _number(where: str) -> int:
+    """Return the number of a row from its place."""
+    return int(where.removeprefix(file_of(where)).lstrip(": row") or 0)
 
 
 @functools.cache

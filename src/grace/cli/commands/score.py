@@ -29,6 +29,7 @@ from grace.records import EMPTY
 from grace.store import writing
 from grace.store.inputs import Bad
 from grace.tasks.answered import LIKELIHOODS, Answered, read_answers
+from grace.tasks.rows import Faults
 
 if TYPE_CHECKING:
     from grace.engines import Rating
@@ -81,7 +82,10 @@ def score(
     bad = report if skip_bad else None
     total = 0
     if str(file) != "-":  # check the whole file before the model is loaded, and say nothing yet
-        total = sum(1 for _ in _rows(file, (lambda _: None) if skip_bad else None))
+        faults = Faults()
+        total = sum(1 for _ in _rows(file, faults.add))
+        if not skip_bad:
+            faults.refuse(some=total > 0, remedy="--skip-bad goes on without them")
     rows = _rows(file, bad)
     done, last = _resume(rows, file, out, skip_bad=skip_bad) if out else (0, None)
     first = next(rows, None)
