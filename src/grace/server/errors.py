@@ -94,7 +94,7 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
     best = max(same_field, key=lambda n: (len(places[n]), not errors[n]["type"].endswith("_type")))
     where, message = places[best], errors[best]["msg"].removeprefix("Value error, ")
     if errors[best]["type"] == "extra_forbidden":
-        message = "this field is not supported with this value; leave it out"
+        message = "this field is unknown, or not supported with this value; leave it out"
     return ApiError(
         400, _encodable(f"{where or 'the body'}: {message}"), param=_encodable(where) or None
     )
