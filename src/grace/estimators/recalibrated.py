@@ -82,7 +82,10 @@ def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estim
     plain, plus, how = name.partition("+")
     kind = plugins.load("grace.estimators", plain)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
-        raise ConfigError(f"{plain!r} is not an estimator: it must be a dataclass with fit()")
+        raise ConfigError(
+            f"{plain!r} is not an estimator: it must be a dataclass with fit(), the class itself "
+            "and no object of it"
+        )
     estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
     if rated_model(estimator) not in get_args(Answers):
         raise ConfigError(

@@ -54,7 +54,8 @@ def policy(name: str, **settings: Any) -> Policy:
     kind = plugins.load("grace.strategies", rule)
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "chooses")):
         raise ConfigError(
-            f"{rule!r} is not a strategy: it must be a dataclass with stops() and chooses()"
+            f"{rule!r} is not a strategy: it must be a dataclass with stops() and chooses(), the "
+            "class itself and no object of it"
         )
     chosen = key_values(pairs, "strategy setting") | settings
     strategy: Any = from_dict(kind, chosen, f"strategy {plain}")
