@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from grace.config import DataSettings, override_settings
 from grace.pipeline import run
 from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.probe.rows import sourced, sources_in
+from grace.pipeline.stages import report as stage
 from grace.store import RunDir, read_card
 from grace.tasks.jsonl import TASK
 
@@ -60,7 +62,7 @@ def test_files_of_a_folder_and_a_column_are_the_same_sources(made: Path) -> None
     assert len({question.id for question in drawn[0]}) == 80
 
 
-def test_a_run_fits_sources_and_reports_each(made: Path) -> None:
+def test_a_run_fits_sources_and_reports_each(made: Path, monkeypatch: Any) -> None:
     report = run(made / "run", settings(made, "mix"))
     card = read_card(RunDir(made / "run").adapter)
     assert card["evidence"]["familiar"]["near"] > 0
@@ -73,6 +75,9 @@ def test_a_run_fits_sources_and_reports_each(made: Path) -> None:
     assert {one.source for one in stored} == {*ASKED}
     again = json.loads((made / "run" / "report.json").read_text())
     assert run(made / "run", settings(made, "mix")) == again == report  # resumes
+    monkeypatch.setattr(stage, "FEWEST_OF_A_PART", tasks["mix: lakes"] + 1)
+    context: Any = SimpleNamespace(directory=RunDir(made / "run"))
+    assert f"have no table: lakes {tasks['mix: lakes']}" in " ".join(stage._small_sources(context))
 
 
 def test_the_threshold_of_a_run_holds_in_each_of_its_sources(

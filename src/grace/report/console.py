@@ -41,41 +41,49 @@ def render_table(report: Report, *, written: bool = True) -> RenderableType:
     costs = [column for column in cost_columns(report) if column.key != "fit_seconds"]
     legend = [line.replace("[a, b]", "a-b") for line in how_to_read(report, spread=False)]
     place = "report.md" if written else "the report that --out writes"
-    tables = [_Fitted([*_versions(group, costs, place)]) for group in groups(report)]
+    tables = _Fitted([[*_versions(group, costs, place)] for group in groups(report)])
     below = notes(report)
     if written and len(below) > MOST_NOTES:
         below = [f"{len(below)} notes, such as on bins with few answers, are in report.md."]
     first = [Text(line, style="bold") for line in (report.name, *headlines(report))]
     last = [Text(line, style="dim") for line in (*legend, *below)]
-    return Together(*first, *tables, *last)
+    return Together(*first, tables, *last)
 
 
 def console_table(table: Table) -> RenderableType:
     """Show any table; numbers stay whole, with the rest of a cell below them."""
-    return _Fitted([table._replace(lead="")])
+    return _Fitted([[table._replace(lead="")]])
 
 
 # --- fitting a console
 
 
 class _Fitted(NamedTuple):
-    """The first version of a table that fits the console, its names in a few lines."""
+    """Of each table the first version that fits the console, its names in a few lines."""
 
-    versions: Sequence[Table]
+    tables: Sequence[Sequence[Table]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.measure import Measurement
         from rich.text import Text
 
-        unlimited = options.update(width=1000)
-        for table in self.versions:
-            names = [cell.text for row in table.rows for cell in row[: table.texts]]
-            narrow = _rich_table(table, max(map(_narrowest, names), default=1))
-            if Measurement.get(console, unlimited, narrow).maximum <= options.max_width:
-                break
-        yield _rich_table(table)  # rich makes its names as narrow as is needed
-        if table.lead:
-            yield Text(table.lead, style="dim")
+        fitting = [_fitting(versions, console, options) for versions in self.tables]
+        leads = [table.lead for table in fitting]
+        for table, next_lead in zip(fitting, [*leads[1:], ""], strict=True):
+            yield _rich_table(table)  # rich makes its names as narrow as is needed
+            if table.lead and table.lead != next_lead:
+                yield Text(table.lead, style="dim")
+
+
+def _fitting(versions: Sequence[Table], console: Console, options: ConsoleOptions) -> Table:
+    from rich.measure import Measurement
+
+    unlimited = options.update(width=1000)
+    for table in versions:
+        names = [cell.text for row in table.rows for cell in row[: table.texts]]
+        narrow = _rich_table(table, max(map(_narrowest, names), default=1))
+        if Measurement.get(console, unlimited, narrow).maximum <= options.max_width:
+            break
+    return table
 
 
 def _narrowest(name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from grace.report import (
     to_json,
     write_report,
 )
+from grace.report.inputs import FEWEST_OF_A_PART
 from grace.store import Split, read_json, runs_in
 
 Array = NDArray[np.float64]
@@ -56,7 +58,7 @@ def report_input(context: Context) -> ReportInput:
     estimators, task = rated_estimators(context), context.about["task"]
     layer = layer_read(directory)
     reads = [f"the confidence reads the MLP of block {layer}"] if layer else []
-    notes = [*table["warnings"], *reads]
+    notes = [*table["warnings"], *reads, *_small_sources(context)]
     return ReportInput(
         name=directory.path.resolve().name,
         created=config["created"],
@@ -101,6 +103,16 @@ def report_runs(paths: Sequence[Path], out: Path | None = None) -> dict[str, Any
         write_report(summary, out)
     content: dict[str, Any] = to_json(summary)
     return content
+
+
+def _small_sources(context: Context) -> Iterator[str]:
+    """Yield a note on the sources whose test answers are too few for a table of their own."""
+    sources = (question.source for question in context.directory.split("test").questions.read())
+    few = {name: n for name, n in Counter(sources).items() if name and n < FEWEST_OF_A_PART}
+    if few:
+        named = ", ".join(f"{name} {n}" for name, n in sorted(few.items())[:10])
+        more = ", ..." * (len(few) > 10)
+        yield f"sources of fewer than {FEWEST_OF_A_PART} test answers have no table: {named}{more}"
 
 
 def _summarized(data: ReportInput, settings: RunSettings) -> Report:
