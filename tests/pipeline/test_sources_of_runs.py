@@ -17,8 +17,8 @@ from grace.cli import main
 from grace.config import DataSettings, override_settings
 from grace.pipeline import run
 from grace.pipeline.scaling.guarantees import choose_threshold
-from grace.probe.rows import sourced, sources_in
 from grace.pipeline.stages import report as stage
+from grace.probe.rows import sourced, sources_in
 from grace.store import RunDir, read_card
 from grace.tasks.jsonl import TASK
 
