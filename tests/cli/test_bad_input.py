@@ -28,6 +28,7 @@ WORDS = {
 }
 PROGRESS = (
     "stage ",
+    "train: ",
     "warning: ",
     "sample ",
     "score ",
