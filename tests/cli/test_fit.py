@@ -117,7 +117,9 @@ main({[*run, "--until", "score"]!r})
     _, loaded, *_, frozen = done.stdout.splitlines()
     assert (loaded, frozen) == ("[]", "True")  # no last look for garbage takes time
     stages = ["sample", "grade", "features", "fit", "answer", "score"]
-    told = re.compile(r"[a-z ]+: \d+/\d+|(right|wrong|warning): |first |  \| |note: the answer's ")
+    told = re.compile(
+        r"[a-z ]+: (\d+/\d+|rating )|(right|wrong|warning): |first |  \| |note: the answer's "
+    )
     lines = [line for line in done.stderr.splitlines() if not told.match(line)]
     assert lines == [f"stage {stage}" for stage in stages]
 
