@@ -54,6 +54,18 @@ def test_the_probability_of_the_fit_is_calibrated_on_new_questions():
     assert scores[0] < scores[1]
 
 
+def test_of_several_right_answers_only_the_one_with_the_most_votes_counts():
+    """Else the vote would learn to doubt a leader that is right in other words too."""
+    pool = Pool([[0, 1, 1, 2]], [[True, True, True, False]], None, {"grace": [[0.5] * 4]})
+    blocks = [(given_RA[0].tolist(), right_R[0]) for _, given_RA, right_R in fitting._blocks(pool)]
+    assert blocks == [
+        ([True, True], 0),
+        ([True, False, True], 0),
+        ([False, True, False, True], 1),
+        ([False, True, False, True, True], 1),
+    ]
+
+
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_the_threshold_is_the_lowest_that_keeps_the_accuracy_of_a_replay(seed):
     pool = pool_of(60, seed)

@@ -82,9 +82,17 @@ def _in_orders(pool: Pool, seed: int) -> Pool:
 
 
 def _blocks(votes: Pool) -> Iterator[tuple[Floats, NDArray[np.bool_], Indices]]:
-    """Yield the features, which answers there are, and the right one, after each vote."""
+    """Yield the features, which answers there are, and the right one, after each vote.
+
+    Of several right answers, "Leonardo" beside "da Vinci", it is the one with the most votes, and
+    the others do not count as answers: they are no reason to doubt it.
+    """
     for tally in tallies(VoteTable(votes.answer_QS, votes.confidence(OWN))):
-        given_RA = tally.given()
-        right_RA = given_RA & np.pad(votes.correct_QS[:, : tally.taken], ((0, 0), (0, 1)))
-        right_RA[:, -1] = ~right_RA.any(axis=1)
-        yield tally.features(), given_RA, right_RA.argmax(axis=1)
+        right_RT = votes.correct_QS[:, : tally.taken] * tally.count_RT[:, : tally.taken]
+        none_R1 = ~right_RT.any(axis=1, keepdims=True)
+        right_RA = np.hstack([right_RT, none_R1])
+        right_R = right_RA.argmax(axis=1)
+        given_RA = tally.given() & (right_RA == 0)
+        given_RA[np.arange(len(right_R)), right_R] = True
+        given_RA[:, -1] = True
+        yield tally.features(), given_RA, right_R
