@@ -205,6 +205,10 @@ def test_four_answers_to_a_question_are_no_fourfold_proof():
     four = [np.repeat(one, 4) for one in (confidence, right, np.arange(60))]
     assert calibration(*four).p_calibrated > 0.3 * once
     assert calibration(*four[:2]).p_calibrated < 0.3 * once
+    # six questions of two answers, the errors of five to one side: so do 14 of 64 draws of signs
+    pairs = np.repeat([1, 1, 1, 1, 1, 0], 2)
+    found = calibration(np.full(12, 0.5), pairs, np.repeat(range(6), 2))
+    assert found.p_calibrated == pytest.approx(14 / 64, abs=0.04)
 
 
 # --- seeds
