@@ -31,7 +31,7 @@ _MARKS = string.punctuation + "\u2018\u2019\u00b4“”„«»…¡¿、。「�
 _PUNCTUATION = dict.fromkeys(map(ord, _MARKS), " ")
 _MEANT = dict.fromkeys(map(ord, set(_MARKS + "\u2013\u2014") - set("+#^=<>")), " ")
 _LOOSE = re.compile(r"(?<![\w+#])[+#]+(?!\w)|(?<!\w)#+")  # but C++, C#, x+y
-_SPACED = re.compile(r" ?([=<>]) ?| ([+^]) ")
+_SPACED = re.compile(r" ?([<>]) ?| ([+^]) ")
 _IDIOM = re.compile(r"\bno\.?\s*(?=\d)|\bno doubt\b|\bwithout doubt\b|\bnot only\b", re.I)
 _FUNCTION = re.compile(r"(?:sqrt|frac|sin|cos|tan|log|ln|exp|pi|infty|cup|cap)(?![a-z]{2})")
 _OPERATOR = re.compile(

@@ -47,6 +47,9 @@ _PART_BEFORE = re.compile(
     rf"|\A(?:The )?(?!{_KINDS_OF})([A-Z][a-z]+) of (?:the )?\Z"
 )
 _PART_AFTER = re.compile(rf"\A(?:\s(?:\w+\s)?({_NAMED_AFTER})\b)")
+_MODAL = "can could may might must shall should will would think thought believe guess say"
+_SURELY = "actually really also probably likely certainly definitely surely"
+_ABOUT_IT = {*f"i you he she they there {_MODAL} {_SURELY}".split()}  # how one answers
 _OFFERS = re.compile(r"\bor\b")  # a question that names what may be answered
 _OWNING = re.compile(r"['\u2019]s\s+[a-z]")
 _UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに"
@@ -64,7 +67,9 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     if own := _without(about, wanted):
         if not any(_is_among(word, new) for word in own):
             return False  # all that is said is in the question
-    elif (new or not _without(given, about)) and not _OFFERS.search(asked or ""):
+    elif (not _ABOUT_IT.issuperset(new) or not _without(given, about)) and not _OFFERS.search(
+        asked or ""
+    ):
         return False  # something else is said, or the question repeated
     if len(wanted) > FEW and len(given) > FEW:
         return rouge_l(" ".join(own or wanted), " ".join(new)) >= max(threshold, 0.5) - 1e-9
