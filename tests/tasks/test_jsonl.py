@@ -95,6 +95,7 @@ BAD_LINES = [
     ('{"question": "q", "answers": ["a"], "id": ""}', "\"id\" is ''"),
     ('{"question": "\\ud800", "answers": ["a"]}', "half a surrogate pair"),
     ('{"question": "q", "answers": ["a"]} {"question": "r"}', "not JSON: Extra data at column 37"),
+    ('{"question": "q', "not JSON: Unterminated string starting at column 14"),
     ("[" * 100_000, "not readable as JSON"),
     (json.dumps({"question": [["x" * 99_999]] * 99, "answers": "a"}), r'"question" is \[\['),
 ]

@@ -274,7 +274,7 @@ def _document(source: IO[bytes], name: str) -> list[Any]:
             if not second or not first.lstrip().startswith(b"["):
                 raise
             raise DataError(
-                f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; correct "
+                f"{name}:{error.lineno}: not JSON: {_at_column(error)}; correct "
                 "the list, or write one object per line without brackets around them"
             ) from None
         rows = _inner_rows(value) or _only_list(value)
@@ -325,14 +325,16 @@ def _only_list(value: Any) -> list[Any]:
     return lists[0] if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]) else []
 
 
+def _at_column(error: json.JSONDecodeError) -> str:
+    return f"{error.msg.removesuffix(' at')} at column {error.colno}"
+
+
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     text = _decoded(line, where)
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}; {_remedy(text)}"
-        ) from None
+        raise DataError(f"{where}: not JSON: {_at_column(error)}; {_remedy(text)}") from None
     except (ValueError, RecursionError) as error:
         reason = str(error).partition(";")[0]
         raise DataError(f"{where}: not readable as JSON: {reason}; simplify the line") from None
