@@ -193,7 +193,8 @@ def _alone(line: str, choices: Sequence[str]) -> str | None:
         if turned := _TURNED.match(rest, match.end()):
             return turned[1] or turned[2]
         refused = _REFUSED.match(rest, match.end())
-        return letter if closed and not refused and contained in (None, letter) else None
+        if closed or letter != "A":  # which may be an article
+            return letter if closed and not refused and contained in (None, letter) else None
     if _denies(line, contained, choices) or _NUMBERED.match(line):
         return None
     result = line.rpartition("=")[2]
