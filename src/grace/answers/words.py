@@ -61,11 +61,12 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     Words of the question say nothing: what it lacks must be said, what it has is not counted.
     """
     given, about = _content(said), _content(asked or "")
+    other = [word for word in given if word not in about]  # German, of Germany
     wanted = _written_out(_content(accepted), accepted, given)
     new = _written_out(_without(about, given), said, wanted)
     given = _written_out(given, said, wanted)
     if own := _without(about, wanted):
-        if not any(_is_among(word, new) for word in own):
+        if not any(_is_among(word, [*new, *other]) for word in own):
             return False  # all that is said is in the question
     elif (not _ABOUT_IT.issuperset(new) or not _without(given, about)) and not _OFFERS.search(
         asked or ""
