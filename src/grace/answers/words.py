@@ -50,7 +50,11 @@ _PART_AFTER = re.compile(rf"\A(?:\s(?:\w+\s)?({_NAMED_AFTER})\b)")
 _MODAL = "can could may might must shall should will would think thought believe guess say"
 _SURELY = "actually really also probably likely certainly definitely surely"
 _ABOUT_IT = {*f"i you he she they there {_MODAL} {_SURELY}".split()}  # how one answers
-_OFFERS = re.compile(r"\bor\b")  # a question that names what may be answered
+_OFFERS = re.compile(  # a question that names what may be answered
+    r"\b(?:or|oder|ou|или)\b|\s[oó]\s|أو|还是|還是|或者", re.I
+)
+_ASKING = {*("what", "which", "who", "whom", "whose", "where", "when", "how")}
+_SENTENCE = re.compile(r"(?:(?<=[^\W_]{3}\.)|(?<=[!?]))\s+|(?<=[\u3002\uff1f])|\n")  # not after St.
 _OWNING = re.compile(r"['\u2019]s\s+[a-z]")
 _UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに"
 
@@ -60,7 +64,8 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
 
     Words of the question say nothing: what it lacks must be said, what it has is not counted.
     """
-    given, about = _content(said), _content(asked or "")
+    question = _question(asked or "")
+    given, about = _content(said), _content(question)
     other = [word for word in given if word not in about]  # German, of Germany
     wanted = _written_out(_content(accepted), accepted, given)
     new = _written_out(_without(about, given), said, wanted)
@@ -68,12 +73,14 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     if own := _without(about, wanted):
         if not any(_is_among(word, [*new, *other]) for word in own):
             return False  # all that is said is in the question
-    elif (not _ABOUT_IT.issuperset(new) or not _without(given, about)) and not _OFFERS.search(
-        asked or ""
-    ):
-        return False  # something else is said, or the question repeated
+    elif not _OFFERS.search(question):
+        asks = [word for word in _without(wanted, about) if word not in _ASKING]
+        repeats = not asks or any(_is_among(word, asks) for word in given)
+        if not _without(given, about) or (repeats and not _ABOUT_IT.issuperset(new)):
+            return False  # the question repeated, maybe with something else
     if len(wanted) > FEW and len(given) > FEW:
-        return rouge_l(" ".join(own or wanted), " ".join(new)) >= max(threshold, 0.5) - 1e-9
+        counted = (own, new) if own else (wanted, given)
+        return rouge_l(*map(" ".join, counted)) >= max(threshold, 0.5) - 1e-9
     extra = _without(wanted, given)
     named = [word for word in extra if word not in _TITLED]
     if not extra:
@@ -83,7 +90,7 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     if (missing and named) or not wanted or not given or _DIRECTIONS & {*missing}:
         return False
     extra = [word for word in extra if word in new] if own else extra
-    if asked is not None and not _may_lack(missing, accepted, wanted, given, about):
+    if asked is not None and not _may_lack(missing, accepted, wanted, given, _content(asked)):
         return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
@@ -91,6 +98,13 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
         return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
+
+
+@functools.lru_cache(64)
+def _question(asked: str) -> str:
+    """Return the sentence that asks: a text before it is there to be quoted."""
+    sentences = [one for one in _SENTENCE.split(asked) if one.strip()]
+    return next((one for one in reversed(sentences) if "?" in one or "\uff1f" in one), asked)
 
 
 def _without(others: Sequence[str], words: Sequence[str]) -> list[str]:
