@@ -98,6 +98,16 @@ def test_a_row_that_cannot_be_graded_is_named_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["own.jsonl"]
 
 
+def test_a_line_that_cannot_be_read_is_named_before_anything_is_graded(
+    tmp_path: Path, cli: Any
+) -> None:
+    file = tiny_run.write_lines(tmp_path / "own.jsonl", ROWS)
+    file.write_text(file.read_text("utf-8") + "null\n{\n", "utf-8")
+    result = cli("grade", file)
+    assert (result.code, result.out) == (2, "")
+    assert ":11: " in result.err and "1 more line cannot be read: 12" in result.err
+
+
 def test_an_empty_file_and_a_file_that_is_there_are_refused(tmp_path: Path, cli: Any) -> None:
     (tmp_path / "own.jsonl").write_text("")
     result = cli("grade", tmp_path / "own.jsonl", "--out", tmp_path / "out.jsonl")

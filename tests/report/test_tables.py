@@ -157,6 +157,13 @@ def test_the_console_explains_the_costs_that_it_shows_and_no_other(report, width
     assert ("Costs that do not fit here are in report.md." in text) == (width == 60)
 
 
+def test_the_console_shows_a_report_without_any_confidence(report):
+    out = io.StringIO()
+    bare = dataclasses.replace(report, rows=(), summaries=(), comparisons=(), transfer=())
+    Console(file=out, width=80).print(render_table(bare))
+    assert report.name in out.getvalue()
+
+
 def test_the_console_shows_the_intervals_that_its_legend_explains(report):
     row = dataclasses.replace(report.rows[0], ece=0.027, interval={"ece": (0.0, 0.027)})
     entry = next(e for e in report.summaries if e.estimator == row.estimator)

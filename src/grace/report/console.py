@@ -67,10 +67,10 @@ class _Fitted(NamedTuple):
         from rich.text import Text
 
         fitting = [_fitting(versions, console, options) for versions in self.tables]
-        leads = [table.lead for table in fitting]
-        for table, next_lead in zip(fitting, [*leads[1:], ""], strict=True):
+        for at, table in enumerate(fitting, 1):
             yield _rich_table(table)  # rich makes its names as narrow as is needed
-            if table.lead and table.lead != next_lead:
+            said_below = at < len(fitting) and table.lead == fitting[at].lead
+            if table.lead and not said_below:
                 yield Text(table.lead, style="dim")
 
 

@@ -81,8 +81,8 @@ def grade(
         check_vacant(out)
     faults = Faults()
     rows = list(read_answers(file, every=True, bad=faults.add))
+    faults.refuse(some=bool(rows))
     if not rows:
-        faults.refuse(some=False)
         wanted = '{"answers": [...], "response": "..."}'
         raise DataError(f"{file} has no row to grade; write {wanted}")
     data = DataSettings(question_field=question_field, answer_field=answer_field)
