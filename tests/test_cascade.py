@@ -148,10 +148,12 @@ def test_one_question_of_each_group_counts(
         {"question": f"q{n}", "confidence": 0.5, "correct": n < 20, "group": f"document {n // 20}"}
         for n in range(40)
     ]
-    ours = write(tmp_path / "small.jsonl", rows)
-    both = read_both(ours, write(tmp_path / "large.jsonl", rows))
-    assert (both.small, both.large, both.alone) == ([True, False], [True, False], 0)
-    assert "one question of each group is used: 2 of 40" in capsys.readouterr().err
+    bare = [{key: value for key, value in row.items() if key != "group"} for row in rows]
+    for ours, theirs in ((rows, rows), (rows, bare), (bare, rows)):
+        files = write(tmp_path / "small.jsonl", ours), write(tmp_path / "large.jsonl", theirs)
+        both = read_both(*files)
+        assert (both.small, both.large, both.alone) == ([True, False], [True, False], 0)
+        assert "one question of each group is used: 2 of 40" in capsys.readouterr().err
 
 
 def test_a_run_counts_with_its_test_answers(finished: Path, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def read_both(small: str | Path, large: str | Path) -> Both:
             "question"
         )
     alone = len(ours.keys() | theirs.keys()) - len(shared)
-    group_N = together(ours[name].keys for name in shared)  # by its first row
+    group_N = together([*ours[name].keys, *theirs[name].keys] for name in shared)  # by first row
     firsts = [name for at, name in enumerate(shared) if group_N[at] == at]
     if len(firsts) < len(shared):
         say(f"one question of each group is used: {len(firsts)} of {len(shared)}")
