@@ -87,7 +87,9 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
         initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
         wanted = [word for word in wanted if word in given or word not in initials]
     missing = _without(given, wanted)
-    if (missing and named) or not wanted or not given or _DIRECTIONS & {*missing}:
+    if missing and (named or _TITLED.issuperset(given)):
+        return False
+    if not wanted or not given or _DIRECTIONS & {*missing}:
         return False
     extra = [word for word in extra if word in new] if own else extra
     if asked is not None and not _may_lack(missing, accepted, wanted, given, _content(asked)):
