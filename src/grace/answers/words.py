@@ -51,7 +51,7 @@ _MODAL = "can could may might must shall should will would think thought believe
 _SURELY = "actually really also probably likely certainly definitely surely"
 _ABOUT_IT = {*f"i you he she they there {_MODAL} {_SURELY}".split()}  # how one answers
 _OFFERS = re.compile(  # a question that names what may be answered
-    r"\b(?:or|oder|ou|или)\b|\s[oó]\s|أو|还是|還是|或者", re.I
+    r"\b(?:or|oder|ou|или|between)\b|,[^,]*\band\b|\s[oó]\s|أو|还是|還是|或者", re.I
 )
 _ASKING = {*("what", "which", "who", "whom", "whose", "where", "when", "how")}
 _SENTENCE = re.compile(r"(?:(?<=[^\W_]{3}\.)|(?<=[!?]))\s+|(?<=[\u3002\uff1f])|\n")  # not after St.
