@@ -187,6 +187,8 @@ def test_the_same_seed_gives_the_same_draws():
 def test_a_missing_answer_of_a_table_has_no_vote():
     pool = Pool.from_answers([[None, np.nan, "x", "x"], [np.nan, 5, np.nan, 5]], np.ones((2, 4)))
     assert pool.answer_QS.tolist() == [[-1, -1, 2, 2], [-1, 1, -1, 1]]
+    with pytest.raises(UserInputError, match="fill the others up with None"):
+        Pool.from_answers([["x", "y"], ["x"]], np.ones((2, 2)))
 
 
 def test_questions_can_be_taken_out_of_a_pool():

@@ -56,6 +56,10 @@ class Pool:
         confidences: Mapping[str, ArrayLike] | None = None,
     ) -> Pool:
         """Make a pool of answers as texts, None or nan for none, as many of each question."""
+        if len({len(row) for row in answers}) > 1:
+            raise UserInputError(
+                "answers: some questions have more than others; fill the others up with None"
+            )
         codes = []
         for row in answers:
             code = {answer: at for at, answer in enumerate(dict.fromkeys(row))}
