@@ -20,7 +20,7 @@ EXAMPLES = examples("grace demo", "grace demo runs/look --quick")
 DEMO = Path(__file__).parents[1] / "pocket" / "demo.toml"
 QUICK = ("data.train=200", "data.validation=100", "data.test=100")
 CPU_MINUTES = {True: 7, False: 14}
-"""By `quick`: measured on a busy machine; two cores for the 7 minutes of `make demo`, with pip."""
+"""By `quick`: measured on a busy machine; two quiet cores need 7 minutes, and pip 2 more."""
 
 METRICS = (
     "ECE: the average gap between confidence and accuracy. AUROC: how often a right answer has a "
