@@ -101,7 +101,8 @@ def panels(
 
     rows = math.ceil(count / columns)
     columns = math.ceil(count / rows)
-    spaced = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.05)
+    margin = (0.01, 0, 0.98, 1)  # else a long name ends at the very edge
+    spaced = ConstrainedLayoutEngine(h_pad=0.08, w_pad=0.05, rect=margin)
     figure = Canvas(figsize=(columns * width + 0.6, rows * height), layout=spaced)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     axes = list(grid.ravel())
@@ -226,7 +227,6 @@ def draw_time(rated: Sequence[Summary]) -> Any:
     """Draw seconds per answer (log scale) against ECE, with the names at the right, in order."""
     shown = sorted(rated, key=lambda s: -(s.ece or 0.0))
     figure, (axis,) = panels(1, width=6.4, height=max(3.0, 0.8 + 0.24 * len(shown)))
-    figure.get_layout_engine().set(rect=(0, 0, 0.98, 1))  # else a long name ends at the very edge
     axis.set_xscale("log")
     seconds = [float(s.seconds_per_answer or 0) for s in shown]
     percent = [100 * (s.ece or 0.0) for s in shown]
