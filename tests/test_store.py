@@ -85,6 +85,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(place, tmp_pa
         check_vacant(tmp_path / place)
 
 
+def test_a_place_that_can_be_written_is_not_made_yet(tmp_path):
+    check_vacant(tmp_path / "new" / "out")
+    assert not (tmp_path / "new").exists()
+
+
 def test_only_one_process_works_on_a_run(tmp_path):
     first, second = RunDir(tmp_path), RunDir(tmp_path)
     with first.lock(), pytest.raises(RunError, match="another process"), second.lock():

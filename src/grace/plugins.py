@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -67,6 +68,19 @@ def load(package: str, name: str) -> Any:
         module = importlib.import_module(known[name].module)
     members = getattr(module, family, {})
     return members[name] if name in members else getattr(module, one)
+
+
+def load_class(package: str, name: str, *methods: str) -> type[Any]:
+    """Return the plug-in `name` of a package, a dataclass whose fields are its settings."""
+    found = load(package, name)
+    lacks = not dataclasses.is_dataclass(found) or any(not hasattr(found, one) for one in methods)
+    if not isinstance(found, type) or lacks:
+        kind, wanted = _attributes(package)[0].lower(), " and ".join(f"{one}()" for one in methods)
+        raise ConfigError(
+            f"{name!r} is no {kind}: it must be a dataclass with {wanted}, the class itself and no "
+            "object of it"
+        )
+    return found
 
 
 def load_object(reference: str) -> Any:

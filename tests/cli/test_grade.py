@@ -106,6 +106,10 @@ def test_a_line_that_cannot_be_read_is_named_before_anything_is_graded(
     result = cli("grade", file)
     assert (result.code, result.out) == (2, "")
     assert ":11: " in result.err and "1 more line cannot be read: 12" in result.err
+    tiny_run.write_lines(file, [*ROWS, {"question": "Who?", "response": "x"}])
+    result = cli("grade", file)
+    assert (result.code, result.out) == (2, "")
+    assert ":11: neither accepted answers nor" in result.err
 
 
 def test_an_empty_file_and_a_file_that_is_there_are_refused(tmp_path: Path, cli: Any) -> None:

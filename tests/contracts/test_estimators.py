@@ -182,7 +182,7 @@ def test_the_truth_about_the_rated_answers_is_not_used(
     [
         ("likelihood+plat", {}, "unknown recalibration 'plat'; choose from platt"),
         ("likelihood", {"with_ends": True}, "estimators.likelihood: unknown setting 'with_ends'"),
-        ("json:loads", {}, "'json:loads' is not an estimator"),
+        ("json:loads", {}, "'json:loads' is no estimator"),
     ],
 )
 def test_what_is_no_estimator_is_refused_by_name(name: str, options: dict[str, Any], says: str):

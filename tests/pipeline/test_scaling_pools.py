@@ -295,7 +295,7 @@ def scale_until(units: int, path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    pools.UNIT = 3
+    pools.UNIT = 3 * CHOSEN.samples
     scale_runs(path, CHOSEN)
 
 

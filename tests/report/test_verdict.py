@@ -73,6 +73,9 @@ def test_what_a_vote_saves_is_one_sentence_with_intervals():
     assert f"on 1 of 1 tasks, clearly less often on none, in points: {100 * row.gain:+.1f} " in said
     assert f"[{low:+.1f}, {high:+.1f}] on sums" in said
     assert f"with this many samples on average: {reach.samples:.1f} on sums." in said
+    vote = dataclasses.replace(reach, strategy="grace-vote", samples=1.25)
+    fitted = dataclasses.replace(report, equal_accuracy=(reach, vote))
+    assert " on sums; GrACE-vote with this many samples on average: 1.2 on" in samples_saved(fitted)
     never = dataclasses.replace(report, equal_accuracy=(dataclasses.replace(reach, samples=None),))
     assert samples_saved(never).endswith("reaches the accuracy of 8 plain votes nowhere.")
     assert samples_saved(MADE) == ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,8 +189,17 @@ def test_the_same_seed_gives_the_same_draws():
 def test_a_missing_answer_of_a_table_has_no_vote():
     pool = Pool.from_answers([[None, np.nan, "x", "x"], [np.nan, 5, np.nan, 5]], np.ones((2, 4)))
     assert pool.answer_QS.tolist() == [[-1, -1, 2, 2], [-1, 1, -1, 1]]
+    frame = pandas.DataFrame([["x", pandas.NA], ["y", "y"]], dtype="string")
+    confidence = pandas.DataFrame([[0.5, None], [0.25, 1]], dtype="Float64")
+    pool = Pool.from_answers(frame, np.ones((2, 2)), confidences={"grace": confidence})
+    assert pool.answer_QS.tolist() == [[0, -1], [0, 0]]
+    assert np.array_equal(pool.confidences["grace"], [[0.5, np.nan], [0.25, 1]], equal_nan=True)
+
+
+@pytest.mark.parametrize("answers", [[["x", "y"], ["x"]], {"q1": ["x"], "q2": ["y"]}, ["ab", "cd"]])
+def test_answers_that_are_no_table_are_refused(answers: Any):
     with pytest.raises(UserInputError, match="fill the others up with None"):
-        Pool.from_answers([["x", "y"], ["x"]], np.ones((2, 2)))
+        Pool.from_answers(answers, np.ones((2, 2)))
 
 
 def test_questions_can_be_taken_out_of_a_pool():

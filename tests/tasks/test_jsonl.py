@@ -113,11 +113,11 @@ def test_a_bad_line_is_named_with_its_number_and_the_remedy(
 
 
 def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "own.jsonl"
+    file = tmp_path / "my: own.jsonl"
     lines = [json.dumps(open_row(number)) for number in range(40)]
     lines[30], lines[20], lines[10], lines[5] = '{"question": ', "null", '{"answers": ["a"]}', "{}"
     file.write_text("\n".join(lines), "utf-8")
-    wanted = r'own\.jsonl:6: "question" is missing .*; 3 more lines cannot be read: 11, 21, 31$'
+    wanted = r'my: own\.jsonl:6: "question" is missing .*; 3 more lines cannot be read: 11, 21, 31$'
     with pytest.raises(DataError, match=wanted):
         read(settings(str(file)))
     with pytest.raises(DataError, match=wanted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,12 +79,7 @@ def _after(inner: Fitted, fit: Callable[[Any, Any], Any], validation: Samples, n
 def load_estimator(name: str, options: Mapping[str, Any] | None = None) -> Estimator:
     """Make an estimator by name, with the recalibration that the name may end in (`NAME+platt`)."""
     plain, plus, how = name.partition("+")
-    kind = plugins.load("grace.estimators", plain)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "fit")):
-        raise ConfigError(
-            f"{plain!r} is not an estimator: it must be a dataclass with fit(), the class itself "
-            "and no object of it"
-        )
+    kind = plugins.load_class("grace.estimators", plain, "fit")
     estimator: Any = from_dict(kind, options or {}, where=f"estimators.{plain}")
     if rated_model(estimator) not in get_args(Answers):
         raise ConfigError(

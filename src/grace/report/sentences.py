@@ -10,7 +10,7 @@ from typing import NamedTuple
 from grace.metrics.resampling import SEEDS_FOR_SPREAD
 from grace.report.groups import comparisons, groups
 from grace.report.names import BASELINE, OURS, TRUE_ECE, estimator_order, label
-from grace.report.rows import Report, Sampled, Validation, group_by
+from grace.report.rows import EqualAccuracy, Report, Sampled, Validation, group_by
 from grace.report.tables import change, points
 
 VALIDATED = {"log_loss": "log loss", "brier": "Brier score"}
@@ -151,11 +151,10 @@ def verdict(report: Report) -> str:
 
 def samples_saved(report: Report) -> str:
     """Say in one sentence what confidence does for a vote; "" without a replay."""
-    stops = [
-        row
-        for row in report.equal_accuracy
-        if (row.strategy, row.reference) == (f"{OURS}-es", BASELINE)
-    ]
+    to_sc = [row for row in report.equal_accuracy if row.reference == BASELINE]
+    stops, fitted = (
+        [row for row in to_sc if row.strategy == f"{OURS}-{rule}"] for rule in ("es", "vote")
+    )
     votes = [row for row in report.scaling_joint if row.strategy == f"{OURS}-sc"]
     if not votes or not stops:
         return ""
@@ -164,6 +163,12 @@ def samples_saved(report: Report) -> str:
     def where(row: Sampled) -> str:
         return f"{row.task} with {row.backbone}" if several else row.task
 
+    def reached(rows: Sequence[EqualAccuracy]) -> str:
+        needed = joined([f"{r.samples:.1f} on {where(r)}" for r in rows if r.samples is not None])
+        never = joined([where(row) for row in rows if row.samples is None])
+        on_average = f"with this many samples on average: {needed}" if needed else "nowhere"
+        return on_average + f" (never on {never})" * bool(needed and never)
+
     budget = stops[0].budget
     gains = [
         (where(row), points("accuracy", row.gain, row.gain_interval))
@@ -171,16 +176,13 @@ def samples_saved(report: Report) -> str:
         if row.budget == budget
     ]
     clear = [cell.verdict for _, cell in gains]
-    needed = joined([f"{r.samples:.1f} on {where(r)}" for r in stops if r.samples is not None])
-    never = joined([where(row) for row in stops if row.samples is None])
     return (
         f"Over {budget} samples, votes weighted by confidence ({label(OURS)}-SC) are clearly more "
         f"often right than plain ones (SC) on {clear.count('better')} of {len(gains)} tasks, "
         f"clearly less often on {clear.count('worse') or 'none'}, in points: "
         f"{', '.join(f'{cell.plain} on {place}' for place, cell in gains)}. {label(OURS)}-ES, "
         f"which stops at the first sure sample, reaches the accuracy of {budget} plain votes "
-        + (f"with this many samples on average: {needed}" if needed else "nowhere")
-        + (f"; it does not get there on {never}." if never and needed else ".")
+        f"{reached(stops)}" + (f"; {label(OURS)}-vote {reached(fitted)}." if fitted else ".")
     )
 
 

@@ -411,7 +411,6 @@ def scaling_tables(report: Report) -> dict[tuple[str, str], list[Table]]:
 
 def _budget_table(rows: Sequence[StrategyRow]) -> Table:
     first = rows[0]
-    rows = [row for row in rows if not _repeats(row, rows)]
     own: dict[str, Callable[[StrategyRow], Cell]] = {}
     if any(row.gain_own not in (None, row.gain) for row in rows):
         own["minus SC, same samples"] = lambda row: gain(row.gain_own, row.gain_own_interval)
@@ -431,16 +430,6 @@ def _budget_table(rows: Sequence[StrategyRow]) -> Table:
         },
         rows,
         texts=1,
-    )
-
-
-def _repeats(row: StrategyRow, rows: Sequence[StrategyRow]) -> bool:
-    """Whether a strategy over tuned samples has the numbers of base ones, as without LoRA."""
-    name, _, samples = row.strategy.partition("@")
-    same = ("accuracy", "interval", "mean_samples", "mean_tokens")
-    return bool(samples) and any(
-        other.strategy == name and all(getattr(row, at) == getattr(other, at) for at in same)
-        for other in rows
     )
 
 

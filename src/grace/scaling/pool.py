@@ -50,22 +50,23 @@ class Pool:
     @classmethod
     def from_answers(
         cls,
-        answers: Sequence[Sequence[Any]],
+        answers: ArrayLike | Sequence[Sequence[Any]],
         correct: ArrayLike,
         tokens: ArrayLike | None = None,
         confidences: Mapping[str, ArrayLike] | None = None,
     ) -> Pool:
-        """Make a pool of answers as texts, None or nan for none, as many of each question."""
-        if len({len(row) for row in answers}) > 1:
+        """Make a pool of answers as texts, None, nan or NA for none, as many of each question."""
+        table = np.asarray(answers, dtype=object)
+        if table.ndim != 2 or not table.size:
             raise UserInputError(
-                "answers: some questions have more than others; fill the others up with None"
+                f"answers have shape {table.shape}; give a list of texts for each question, as "
+                "many for each: fill the others up with None"
             )
         codes = []
-        for row in answers:
-            code = {answer: at for at, answer in enumerate(dict.fromkeys(row))}
-            codes.append(
-                [-1 if answer is None or answer != answer else code[answer] for answer in row]
-            )
+        for row in table:
+            known = [*map(_known, row)]
+            code = {answer: at for at, answer in enumerate(known)} | {None: -1}
+            codes.append([code[answer] for answer in known])
         return cls(codes, correct, tokens, confidences)
 
     @property
@@ -120,12 +121,20 @@ class Pool:
 
     def _like(self, values: ArrayLike, name: str) -> NDArray[Any]:
         array = np.asarray(values)
+        if array.dtype == object:
+            array = np.vectorize(_known, otypes=[object])(array)
         if array.shape != self.answer_QS.shape:
             raise UserInputError(
                 f"{name} has shape {array.shape}, the answers {self.answer_QS.shape}; "
                 "give one value per sample"
             )
         return array
+
+
+def _known(value: Any) -> Any:
+    """Return a value, None if it is missing: nan, and NA and NaT of pandas, equal nothing."""
+    same = value == value
+    return value if isinstance(same, bool | np.bool_) and same else None
 
 
 def _first_seen(code_RT: Indices) -> Indices:

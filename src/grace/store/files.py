@@ -71,9 +71,15 @@ def check_vacant(directory: Path) -> None:
         raise ConfigError(f"{directory} exists already; name a new one")
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; name a new directory")
-    with writing(directory):
-        if not os.access(directory.parent, os.W_OK | os.X_OK):
+    folder = existing(directory.parent)
+    with writing(folder / directory.name):
+        if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def existing(folder: Path) -> Path:
+    """Return the folder, or the nearest above it that exists."""
+    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
 def replace_directory(directory: Path, fill: Callable[[Path], None]) -> None:

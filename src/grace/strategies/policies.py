@@ -51,12 +51,7 @@ def policy(name: str, **settings: Any) -> Policy:
     estimator, _, rule = plain.rpartition("-")
     if estimator:
         rule = "weighted" if rule == "sc" else rule
-    kind = plugins.load("grace.strategies", rule)
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "chooses")):
-        raise ConfigError(
-            f"{rule!r} is not a strategy: it must be a dataclass with stops() and chooses(), the "
-            "class itself and no object of it"
-        )
+    kind = plugins.load_class("grace.strategies", rule, "stops", "chooses")
     chosen = key_values(pairs, "strategy setting") | settings
     strategy: Any = from_dict(kind, chosen, f"strategy {plain}")
     reads = getattr(kind, "reads_confidence", True)

@@ -132,7 +132,7 @@ class Faults:
         """Raise the first error; it names the other rows, if there are `some` without errors."""
         if not self._errors:
             return
-        at = {str(error).partition(": ")[0]: error for error in self._errors}
+        at = {_place(str(error)): error for error in self._errors}
         first, *others = sorted(at, key=lambda place: (file_of(place), _number(place)))
         told = [str(at[first])]
         if others and some:
@@ -142,6 +142,12 @@ class Faults:
             lines = f"{len(others)} more line{'s' * (len(others) > 1)}"
             told.append(f"{lines} cannot be read: {rest}")
         raise DataError("; ".join([*told, *filter(None, [remedy * some])])) from None
+
+
+def _place(message: str) -> str:
+    """Return the place that a message about a row begins with; a file's name may hold ": "."""
+    found = re.match(r".*?(?::| row )\d+(?=: )", message)
+    return found[0] if found else message.partition(": ")[0]
 
 
 def _number(where: str) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from grace.errors import ConfigError, DataError, GraceError
 from grace.progress import progress
 
 if TYPE_CHECKING:
+    from grace.grading import Grader
     from grace.records import Question
     from grace.tasks.answered import Answered
 
@@ -32,20 +35,36 @@ EXAMPLES = (
 
 
 class Verdict(NamedTuple):
-    """A row, its grade, and the answer that votes would count; `given`: the grade is the file's.
+    """A row, its grade, and the answer that votes would count.
 
-    `field` names that of a structured answer, whose value is then the response.
+    `given` is the file's grade, which holds where nothing is accepted. `field` names that of a
+    structured answer, whose value is then the response.
     """
 
     row: Answered
     response: str
-    accepted: tuple[str, ...]
+    question: Question
     kind: str
-    correct: bool
     answer: str | None
-    given: bool
-    differs: bool
+    given: bool | None = None
     field: str | None = None
+    correct: bool = False
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The accepted answers."""
+        return self.question.answers
+
+    @property
+    def differs(self) -> bool:
+        """Whether the file says otherwise."""
+        return bool(self.accepted) and self.given not in (None, self.correct)
+
+    def graded(self, grader: Grader) -> Verdict:
+        """Return the verdict with its grade; a field that the response lacks is wrong."""
+        lacks = self.field is not None and not self.response
+        graded = not lacks and grader(self.response, self.question) if self.accepted else self.given
+        return self._replace(correct=bool(graded))
 
 
 def grade(
@@ -79,19 +98,23 @@ def grade(
 
     if out:
         check_vacant(out)
-    faults = Faults()
+    data = DataSettings(question_field=question_field, answer_field=answer_field)
+    grade_one, faults = load_grader(grader), Faults()
     rows = list(read_answers(file, every=True, bad=faults.add))
     faults.refuse(some=bool(rows))
+    ungraded, graded = list[list[Verdict]](), list[str]()
+    for row in rows:
+        with faults.of(row.where), _located(row):
+            ungraded.append(_ungraded(row, data, file, grader))
+    faults.refuse(some=bool(ungraded))
     if not rows:
         wanted = '{"answers": [...], "response": "..."}'
         raise DataError(f"{file} has no row to grade; write {wanted}")
-    data = DataSettings(question_field=question_field, answer_field=answer_field)
-    grade_one, graded = load_grader(grader), list[str]()
     count: Counter[tuple[str, str]] = Counter()
     with progress("grade", len(rows), unit="rows") as advance:
-        for row in rows:
-            with faults.of(row.where):
-                verdicts = _verdicts(row, data, file, grader, grade_one)
+        for row, read in zip(rows, ungraded, strict=True):
+            with faults.of(row.where), _located(row):
+                verdicts = [verdict.graded(grade_one) for verdict in read]
                 for verdict in verdicts:
                     if count["all", "rows"] < show and not as_json:
                         print(_line(verdict))
@@ -109,38 +132,39 @@ def grade(
     _print_summary(_summary(count), out)
 
 
-def _verdicts(row: Answered, data: Any, file: Path, name: str, grader: Any) -> list[Verdict]:
-    """Return the verdict on a row, or those on the fields of a structured answer."""
+@contextlib.contextmanager
+def _located(row: Answered) -> Iterator[None]:
+    """Let an error about a row begin with its place."""
     try:
-        if structured := _accepted_fields(row, data):
-            return [*_of_fields(row, structured, name, grader)]
-        return [_verdict(row, _question(row, data, file), name, grader)]
+        yield
     except GraceError as error:
         if str(error).startswith(row.where) or isinstance(error, ConfigError):
             raise
         raise DataError(f"{row.where}: {error}") from error
 
 
-def _verdict(row: Answered, question: Question, name: str, grader: Any) -> Verdict:
-    """Return the verdict on a row; a grade of the file holds where no accepted answer is known."""
+def _ungraded(row: Answered, data: Any, file: Path, name: str) -> list[Verdict]:
+    """Return what is read in a row, or in the fields of a structured answer, before it is graded.
+
+    A grade of the file holds where no accepted answer is known.
+    """
     from grace.answers import kind_of, read
     from grace.tasks import KINDS
 
-    accepted, choices = question.answers, question.choices
+    if structured := _accepted_fields(row, data):
+        return [*_fields(row, structured, name)]
+    question = _question(row, data, file)
     given = row.correct if "correct" in row.known else None
-    kind = name if name in KINDS else kind_of(accepted, choices)
-    answer = read(row.response, kind, choices)  # type: ignore[arg-type]
+    kind = name if name in KINDS else kind_of(question.answers, question.choices)
+    answer = read(row.response, kind, question.choices)  # type: ignore[arg-type]
     if given is not None and row.known.get("answers") is None and row.known.get("answer") == answer:
-        accepted = ()  # an answer that GrACE has read, not one that is accepted
-    if not accepted and given is None:
+        question = dataclasses.replace(question, answers=())  # GrACE has read it: not one accepted
+    if not question.answers and given is None:
         raise DataError(
             f'{row.where}: neither accepted answers nor a grade; add "answers", name their column '
             '(--answer-field NAME), or add "correct": true or false'
         )
-    correct = grader(row.response, question) if accepted else bool(given)
-    differs = bool(accepted) and given is not None and given != correct
-    about = (row, row.response, accepted, kind, correct, answer)
-    return Verdict(*about, given=not accepted, differs=differs)
+    return [Verdict(row, row.response, question, kind, answer, given)]
 
 
 def _accepted_fields(row: Answered, data: Any) -> dict[str, tuple[str, ...]]:
@@ -152,10 +176,8 @@ def _accepted_fields(row: Answered, data: Any) -> dict[str, tuple[str, ...]]:
     return {} if isinstance(given, str) and "{" not in given else field_answers(given, row.where)
 
 
-def _of_fields(
-    row: Answered, accepted: dict[str, tuple[str, ...]], name: str, grader: Any
-) -> Iterator[Verdict]:
-    """Yield the verdict on each field; one that the response lacks is wrong."""
+def _fields(row: Answered, accepted: dict[str, tuple[str, ...]], name: str) -> Iterator[Verdict]:
+    """Yield what is read in each field."""
     from grace.answers import kind_of, read
     from grace.answers.fields import fields_in
     from grace.grading import said_in
@@ -166,16 +188,13 @@ def _of_fields(
     for field, right in accepted.items():
         said = said_in(found[field].value) if field in found else ""
         kind = name if name in KINDS else kind_of(right)
-        correct = bool(said) and grader(said, Question(f"{row.where} {field}", "jsonl", "", right))
         answer = read(said, kind) if said else None  # type: ignore[arg-type]
-        about = (row, said, right, kind, correct, answer)
-        yield Verdict(*about, given=False, differs=False, field=field)
+        question = Question(f"{row.where} {field}", "jsonl", "", right)
+        yield Verdict(row, said, question, kind, answer, field=field)
 
 
 def _question(row: Answered, data: Any, file: Path) -> Question:
     """Return the question of a row, which needs no text to be graded."""
-    import dataclasses
-
     from grace.store.inputs import QUESTION, plain
     from grace.tasks.values import SourceRow, parse
 
@@ -195,7 +214,7 @@ def _row(verdicts: list[Verdict]) -> dict[str, Any]:
     """Return a row with its grade; what is accepted moves to `answers`, if it was in `answer`."""
     verdict = verdicts[0]
     row = {name: value for name, value in verdict.row.written.items() if value == value}
-    if verdict.given and isinstance(row.get("correct"), dict):
+    if not verdict.accepted and isinstance(row.get("correct"), dict):
         return row  # the grades of its fields
     if verdict.field is not None:
         return row | {"correct": {one.field: one.correct for one in verdicts}}
@@ -205,7 +224,7 @@ def _row(verdicts: list[Verdict]) -> dict[str, Any]:
 
 
 def _line(verdict: Verdict) -> str:
-    accepted = "as given" if verdict.given else " / ".join(verdict.accepted[:3])
+    accepted = " / ".join(verdict.accepted[:3]) or "as given"
     grade = "right" if verdict.correct else "wrong"
     answer = "(nothing read)" if verdict.answer is None else _short(verdict.answer)
     differs = "; the file says otherwise" if verdict.differs else ""
@@ -228,7 +247,7 @@ def _count(count: Counter[tuple[str, str]], verdict: Verdict) -> None:
         "right": verdict.correct,
         "unreadable": verdict.answer is None and not empty,
         "empty": empty,
-        "given": verdict.given,
+        "given": not verdict.accepted,
         "differ": verdict.differs,
     }
     for of in ("all", verdict.kind):

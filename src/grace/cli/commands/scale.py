@@ -57,7 +57,7 @@ def scale(
     from grace.pipeline.scaling import ScaleSettings, scale_runs
     from grace.report import Report, from_json
     from grace.report.console import console_table
-    from grace.report.sentences import unlike_samples
+    from grace.report.sentences import samples_saved, unlike_samples
     from grace.report.tables import scaling_tables
 
     settings = ScaleSettings(samples, tuple(listed(estimators)), tuple(listed(strategy)), orders)
@@ -68,8 +68,8 @@ def scale(
     report = from_json(Report, read_json(path / "report.json"))
     for tables in scaling_tables(report).values():
         Console().print(*map(console_table, tables))
-    for line in unlike_samples(report):
-        Console().print(f"warning: {line}", markup=False, highlight=False)
+    for line in [*(f"warning: {one}" for one in unlike_samples(report)), samples_saved(report)]:
+        Console().print(line, markup=False, highlight=False)
     print(f"every budget, paired differences: {path}/scaling.json")
     print(f"report: {path}/report.html")
 

@@ -2,9 +2,9 @@
 
 A pool of samples per test question is drawn from the backbone and from the tuned model. Strategies
 that only count answers vote over both: `sc` over the backbone's samples, `sc@grace` over those of
-the model that the run calls `grace` (without LoRA they are the same). The others vote over the
-samples that their estimator rates. The results are written to `scaling.json`, and the report is
-made again with them.
+the model that the run calls `grace` (without LoRA they are the same, and replayed once). The others
+vote over the samples that their estimator rates. The results are written to `scaling.json`, and the
+report is made again with them.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _policies(context: Context, chosen: ScaleSettings) -> dict[Answers, list[Pol
     for one in named.values():
         if one.estimator is None:
             policies["base"].append(one)
-            policies["tuned"].append(one)
+            policies["tuned"] += [] if context.directory.frozen else [one]
         elif one.estimator not in estimators:
             raise ConfigError(
                 f"strategy {one.name!r} needs the confidences of {one.estimator!r}, which are "

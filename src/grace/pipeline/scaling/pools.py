@@ -23,7 +23,7 @@ from grace.report.rows import Pooled, PooledConfidence
 from grace.scaling import OWN, Pool, pair_wins
 from grace.store import Split
 
-UNIT = 64  # questions whose samples are rated together
+UNIT = 256  # samples that are rated together
 METRICS = ("accuracy", "ece", "brier", "auroc")
 
 
@@ -45,12 +45,13 @@ def votes_of(context: Context, name: str, budget: int) -> Pool:
 
 
 def rate_pool(context: Context, name: str, pool: Split) -> None:
-    """Let an estimator rate the samples of a pool, some questions at a time; resumes."""
+    """Let an estimator rate the samples of a pool, some at a time; resumes."""
     estimator = fitted_to(context, name)
     table = pool.confidences(name)
-    ids = [response.id for response in pool.responses.read()]
-    size = UNIT * (len(ids) // len(pool.questions.read()))
-    left = table.left(ids, size)
+    responses = pool.responses.read()
+    ids = [response.id for response in responses]
+    said = [(one.question_id, one.finish_reason, *one.token_ids) for one in responses]
+    left = table.left(ids, UNIT)
     if not left:
         return
     engine = MeteredEngine(lambda: context.engine(asked_by(estimator)), Meter())
@@ -59,9 +60,10 @@ def rate_pool(context: Context, name: str, pool: Split) -> None:
     samples = context.samples(pool)
     with progress(f"scale {name}", len(ids), done=left[0].start, unit="samples") as advance:
         for unit in left:
-            # every sample is rated by itself
-            values = checked(name, fitted.rate(samples.part(unit)), len(unit))
-            table.append([Confidence(ids[i], v) for i, v in zip(unit, values, strict=True)])
+            rows = {said[i]: i for i in unit}  # equal samples of a question are rated once
+            rated = checked(name, fitted.rate(samples.part([*rows.values()])), len(rows))
+            value = dict(zip(rows, rated, strict=True))
+            table.append([Confidence(ids[i], value[said[i]]) for i in unit])
             advance(len(unit))
 
 

@@ -35,6 +35,7 @@ from grace.probe.rows import Sourced, labels_of
 from grace.progress import say
 from grace.records import Question
 from grace.store import RunDir
+from grace.store.files import existing
 from grace.tasks import KINDS
 from grace.tasks.answered import Answered
 from grace.tasks.draw import together
@@ -92,7 +93,7 @@ def fit_graded(settings: RunSettings, answers: Sequence[Answered], out: Path) ->
     if settings.grace.trace:
         step_NB = draw_steps([*map(len, responses)], settings.seed)
     layers = layers_to_read(settings, engine)
-    with tempfile.TemporaryDirectory(dir=_existing(out.parent), prefix=f".{out.name}") as folder:
+    with tempfile.TemporaryDirectory(dir=existing(out.parent), prefix=f".{out.name}") as folder:
         store = partial(store_states, engine, layers=layers, size=AT_ONCE)
         logprobs: list[tuple[Sequence[float], float]] = []
         files = []  # so that the states of one layer are in memory at a time
@@ -131,11 +132,6 @@ def _right_answers(answers: Sequence[Answered]) -> list[str]:
     if any(answer.choices or isinstance(answer.grades, dict) for answer in answers):
         return []
     return [readers.short_answer(answer.response) for answer in answers if answer.correct]
-
-
-def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that exists."""
-    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
 def _encoded(context: Context, answer: Answered) -> tuple[list[int], list[int]]:
