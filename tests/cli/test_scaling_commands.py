@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ import pytest
 
 from grace.cli.commands.ask import _show_decision
 from grace.records import Decision, Threshold, Vote, to_json
-from grace.strategies import policy
+from grace.strategies import FittedVote, policy
 
 ASKED = "What is 3 and 21?"
 
@@ -67,6 +68,12 @@ def test_a_strategy_goes_by_its_name(finished: Path, cli: Any):
     assert set(listed) == fixed | {f"grace-{n}" for n in rules}
     assert all(policy(name).name == name for name in listed)
     assert "threshold=0.8" in listed["grace-es"]
+
+
+def test_a_vote_that_was_fitted_to_samples_has_no_note_on_greedy_answers(run: Path, cli: Any):
+    (run / "vote.json").write_text(json.dumps(dataclasses.asdict(FittedVote())))
+    assert cli("ask", run, ASKED, "--budget", 2).err == ""
+    assert "fitted on greedy" in cli("ask", run, ASKED, "--budget", 2, "--strategy", "es").err
 
 
 def test_one_answer_abstains_below_a_threshold(run: Path, cli: Any):

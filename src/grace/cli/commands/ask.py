@@ -77,8 +77,8 @@ def ask(
     With --budget or --strategy, the model samples several answers, which vote.
     """
     from grace.model import load
-    from grace.model.rules import check_threshold, usual_budget
-    from grace.strategies import TEMPERATURE
+    from grace.model.rules import check_threshold, usual_budget, usual_strategy
+    from grace.strategies import TEMPERATURE, FittedVote
     from grace.strategies import load as load_strategy
 
     votes = strategy is not None or budget not in (None, 1)
@@ -112,7 +112,9 @@ def ask(
     elif isinstance(outcome, Decision):
         usual = usual_budget(model.promise, strategy)
         _show_decision(outcome, path, usual if budget is None else budget)
-        _note_greedy(model, path, outcome, temperature)
+        voted = load_strategy(strategy or usual_strategy(model.promise, model.fitted))
+        if model.fitted is None or not isinstance(voted, FittedVote):  # fitted to sampled answers
+            _note_greedy(model, path, outcome, temperature)
     else:
         _show_reply(outcome, path, trace=trace)
     if threshold is None and not as_json:
