@@ -80,7 +80,7 @@ def test_a_grader_refuses_a_question_of_the_other_kind() -> None:
     [
         ([True] * 3, "all 3 training responses are right, so there is no confidence to learn"),
         ([False] * 2, "all 2 training responses are wrong, so there is no confidence to learn"),
-        ([], "all training responses were cut at the length limit"),
+        ([], "all training responses are empty, or cut"),
     ],
 )
 def test_answers_of_one_kind_teach_no_confidence(correct: list[bool], message: str) -> None:

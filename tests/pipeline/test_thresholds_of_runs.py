@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import grace
-from grace.errors import ConfigError, RunError, UserInputError
+from grace.errors import ConfigError, DataError, RunError, UserInputError
 from grace.pipeline.scaling.guarantees import choose_threshold
 from grace.pipeline.scaling.pools import read_pool
 from grace.records import Threshold
@@ -100,6 +101,13 @@ def test_the_fitted_vote_gets_a_threshold_on_questions_that_it_was_not_fitted_to
     for other in ({"strategy": "es"}, {"budget": 4}, {"strategy": "grace-vote,fall=0"}):
         assert model.vote(asked, seed=1, **other).promise == ""
     assert choose_threshold(run, **wanted, **EASY).tries == 2
+
+
+def test_a_vote_is_not_fitted_to_half_of_one_question(run: Path):
+    questions = RunDir(run).split("validation").questions
+    questions.write([dataclasses.replace(one, group="same") for one in questions.read()])
+    with pytest.raises(DataError, match="half of the validation questions, but there is one"):
+        choose_threshold(run, mode="early-stop", strategy="grace-vote", **EASY)
 
 
 def test_a_vote_of_the_loaded_run_uses_it(run: Path):

@@ -215,12 +215,21 @@ def test_questions_can_be_taken_out_of_a_pool():
         ({"budgets": (1, 9)}, "budgets 1, 9 do not fit: the pool holds 8"),
         ({"budgets": (0,)}, "budgets 0 do not fit"),
         ({"budgets": ()}, "none"),
+        ({"orders": 0}, "orders is 0; use a whole number"),
+        ({"policies": []}, "no strategy to replay"),
         ({"policies": ["apricot-es"]}, "no confidences of 'apricot' .it has: grace"),
     ],
 )
 def test_an_impossible_replay_is_refused(arguments, message):
     with pytest.raises(UserInputError, match=message):
         replay(pool_of(3), **({"budgets": (1,)} | arguments))
+
+
+def test_what_was_not_replayed_is_named_beside_what_was():
+    found = replay(pool_of(3), ["sc", "es"], budgets=(1, 2))
+    for policy_name, budget in (("es", 2), ("sc", 8)):
+        with pytest.raises(UserInputError, match=r"there are sc, grace-es with 1, 2$"):
+            found.reach("sc", policy_name, budget)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def labels_of(correct: Sequence[bool], what: str = "training responses") -> NDAr
     """Return 1.0 for right and 0.0 for wrong answers, shape (N,), to fit a confidence to."""
     label_N = np.array(correct, dtype=np.float64)
     if not len(label_N):
-        raise DataError(f"all {what} were cut at the length limit; raise sample.max_new_tokens")
+        raise DataError(f"all {what} are empty, or cut: raise sample.max_new_tokens")
     if label_N.min() == label_N.max():
         grade, other = ("right", "harder") if label_N.all() else ("wrong", "easier")
         raise DataError(

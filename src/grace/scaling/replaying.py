@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grace.errors import UserInputError
 from grace.scaling.pool import Pool
 from grace.scaling.results import Curve, Scaling
 from grace.strategies import POLICIES, EarlyStop, FittedVote, Policy, Strategy, policy
-from grace.strategies.deciding import named
+from grace.strategies.deciding import check_count, named
 from grace.strategies.tally import Floats, Indices, VoteTable
 from grace.thresholds import GRID, AccuracyGuarantee, counted, guarantee
 
@@ -46,8 +47,11 @@ def replay(
     answer is right if the first sample with that answer is right; no answer counts as wrong.
     """
     pool.check_budgets(budgets)
+    check_count(orders, "orders")
     budgets = sorted(set(budgets))
-    named = (policy(each) if isinstance(each, str) else each for each in policies)
+    named = [policy(each) if isinstance(each, str) else each for each in policies]
+    if not named:
+        raise UserInputError("there is no strategy to replay; name some, such as sc and grace-es")
     sums = [_Sums(each, pool, budgets) for each in named]
     for question_R, sample_RT in _rows(pool, orders, seed, max(budgets)):
         votes = pool.take(question_R, sample_RT)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from grace.errors import UserInputError
 from grace.metrics import Estimate, Resamples, estimate, over_seeds, percentiles, won_pairs
 from grace.scaling.pool import Pool
 from grace.strategies.tally import Floats
@@ -128,6 +129,11 @@ class Scaling:
         return self._draws[:, :, *self._place(policy, budget), MEASURES.index(measure)]
 
     def _place(self, policy: str, budget: int) -> tuple[int, int]:
+        if policy not in self.curves or budget not in self.budgets:
+            raise UserInputError(
+                f"{policy!r} was not replayed with a budget of {budget}; there are "
+                f"{', '.join(self.curves)} with {', '.join(map(str, self.budgets))}"
+            )
         return list(self.curves).index(policy), self.budgets.index(budget)
 
     @cached_property

@@ -125,7 +125,13 @@ def _for_answers(context: Context, wanted: Threshold, mixture: bool) -> Threshol
 def _for_votes(context: Context, wanted: Threshold, strategy: str, mixture: bool) -> Threshold:
     """Choose the threshold for a vote that stops; weights are fitted to half of the questions."""
     budget, delta = wanted.budget, wanted.delta
-    pool, rows = votes_of(context, "validation", budget), _independent(context)
+    rows = _independent(context)
+    if strategy == VOTE and len(rows) < 2:
+        raise DataError(
+            f"--strategy {VOTE} is fitted to half of the validation questions, but there is one; "
+            f"use {ES}, or start a run with more"
+        )
+    pool = votes_of(context, "validation", budget)
     rule: Rule = EarlyStop
     if strategy == VOTE:
         weights = fit_weights(pool.take(rows[::2]), context.settings.seed)
