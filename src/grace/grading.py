@@ -117,7 +117,7 @@ def _yes_no(text: str, question: Question, threshold: float) -> bool:
             f"question {question.id!r} accepts {question.answers[0]!r}, which is neither yes nor "
             "no; use another grader, e.g. grade.grader=auto"
         )
-    return yes_no.read(text) in accepted
+    return (yes_no.read(text) or yes_no.restated(text, question.text)) in accepted
 
 
 def _math(text: str, question: Question, threshold: float) -> bool:

@@ -199,6 +199,9 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"instruction": "Q?", "input": "", "target": "a"}, ("a",)),
         ({"question": "Q?", "answer": "1986", "answer_aliases": ["in 1986"]}, ("1986", "in 1986")),
         ({"question": "Q?", "answer": "a", "aliases": []}, ("a",)),
+        ({"question": "Q?", "answer": "a", "alternative_answers": ["b"]}, ("a", "b")),
+        ({"question": "Q?", "answer": "So.\n#### 7", "final_answer": "7"}, ("7",)),
+        ({"question": "Q?", "answer": None, "answer_number": 7}, ("7",)),  # MGSM
         ({"question": "Q?", "answer": "#### 1,080"}, ("1,080",)),
         ({"question": "Q?", "answer": "#### a\r\n####7"}, ("7",)),
         ({"question": "Q?", "answer": "a", "reference": "A", "gold": None}, ("a",)),
@@ -240,6 +243,13 @@ def test_usual_columns_are_known_and_others_ignored(
         {"input": "Q?\nOptions:\n(A) 4\n(B) 7\n(C) 9", "target": "(B)"},  # BBH
         {"prompt": "Q?\nA. 4\nB. 7\nC. 9\nAnswer:", "answer": "B"},
         {"question": "Q?\n\nA) 4\nB) 7\nC) 9\n", "answer": "7"},
+        {"question": "Q? (A) 4 (B) 7 (C) 9", "AnswerKey": "B"},  # ARC's tables
+        {"question": "Q?", "options": "a ) 4 , b ) 7 , c ) 9", "answer": "b"},  # MathQA
+        {"question": "Q?", "answers": ["4", "7", "9"], "label": 1},  # ReClor
+        {"question": "Q?", "choices": ["4", "7", "9"], "answer": "B", "answer_text": "7"},
+        {"Question - of 99": "Q?"}
+        | {f"Answer {n} - of 9 (optional)": 2 * n + (2 if n == 1 else 3) for n in (1, 2, 3)}
+        | {"Correct answer(s)": 7},  # Kahoot
     ],
 )
 def test_the_right_choice_is_found_however_it_is_given(fields: dict[str, Any]) -> None:
@@ -279,6 +289,15 @@ def test_an_answer_is_read_as_a_response_would_be(
             "has wrong answers, too",
         ),
         ({"instruction": "Translate.", "input": "x", "answer": "y"}, "could be the question"),
+        ({"answer": "It is 3 + 4.", "final_answer": "7"}, "--answer-field final_answer"),
+        (
+            {"choices": ["x", "y"], "answer": "A", "correct_answer": "B"},
+            "both .* could be the answer",
+        ),
+        ({"answer": "Paris|the capital"}, r'may be several texts: .*write a list: \["a", "b"\]'),
+        ({"Answer 1": "x", "Answer 2": "y", "Correct answer(s)": "1,2"}, "is none of the choices"),
+        ({"answer_0": "x", "answer_1": "y"}, "--answer-field"),
+        ({"answer_options": {"A": "x", "B": "y"}, "mc_options": ["x", "y"], "answer": "x"}, "mean"),
     ],
 )
 def test_what_is_meant_otherwise_is_refused(fields: dict[str, Any], message: str) -> None:
@@ -428,8 +447,8 @@ def test_a_named_column_may_be_empty_where_no_answer_is_needed(tmp_path: Path) -
         (
             {"question": "Q?", "label": 1},
             {},
-            '"label" is 1, which may be the number of a choice or class; write texts, add the '
-            "choices, or say that it is the answer: --answer-field label",
+            '"label" is 1, which may stand for a choice or class; write texts, add the '
+            "choices, or say that it is meant: --answer-field label",
         ),
         (
             {"problem": "Q?", "level": "Level 5", "solution": "\\boxed{7}"},
@@ -569,6 +588,25 @@ def test_a_number_is_a_place_where_it_must_be_in_another_row(
     assert "".join(question.answers[0] for question in found) == letters
 
 
+@pytest.mark.parametrize(
+    ("answers", "more"),
+    [("BACA", {}), ("0101", {}), ("2130", {"meta": ["x", "y", "z", "w"]}), (["(B)", "a"], {})],
+)
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_letters_and_numbers_without_choices_are_refused(
+    ending: str, answers: Sequence[str], more: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = [{"question": f"Q{n}?", "answer": a, **more} for n, a in enumerate(answers)]
+    file = write(tmp_path, ending, rows)
+    with pytest.raises(
+        DataError, match=r"may stand for a choice or class; .*--answer-field answer"
+    ):
+        questions(file)
+    assert [q.answers for q in questions(file, answer_field="answer")] == [(a,) for a in answers]
+    rows.append({"question": "Q?", "answer": "Ann"})
+    assert questions(write(tmp_path, ending, rows))[-1].answers == ("Ann",)
+
+
 @pytest.mark.parametrize(("answers", "kind"), [("YN", "yes_no"), ("TF", "yes_no"), ("NO", "open")])
 def test_letters_are_yes_and_no_where_all_answers_are(
     answers: str, kind: str, tmp_path: Path
@@ -583,6 +621,7 @@ def test_letters_are_yes_and_no_where_all_answers_are(
     [
         ({"passage": "It is so."}, "It is so."),
         ({"flores_passage": "这是。"}, "这是。"),
+        ({"Body": "It is so."}, "It is so."),  # SVAMP
         ({"contexts": ["It is so.", "It was."]}, "It is so.\nIt was."),
         ({"context": {"contexts": ["It is so."], "labels": ["X"]}}, "It is so."),  # PubMedQA
         ({"context": {"title": ["T"], "sentences": [["It is so."]]}}, "It is so."),  # HotpotQA
@@ -780,6 +819,7 @@ PUBLIC: dict[str, tuple[list[dict[str, Any]], list[str]]] = {  # the right texts
         [{"question": "Q?", "mc1_targets": {"a": 0, "x": 1}, "mc2_targets": {"a": 1, "x": 1}}],
         ["x"],
     ),
+    "TASKS of BIG-bench": ([{"input": "Q?", "target_scores": {"a": 0, "x": 1, "b": 0}}], ["x"]),
     "13 options": (
         [{"question": "?", "mc1_targets": {"x": 1} | {f"no {n}": 0 for n in range(12)}}],
         ["x"],

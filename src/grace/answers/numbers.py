@@ -48,7 +48,7 @@ _GAP = " \u00a0\u202f\u2007\u2008\u2009\u200a"
 IDEOGRAPH = "[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"  # is no part of a number's word
 _BESIDE_IDEOGRAPH = re.compile(rf"(?<=\d)(?={IDEOGRAPH})|(?<={IDEOGRAPH})(?=\d)")
 _DIGIT_OR_FRACTION = re.compile(r"[^\x00-\x7f]")
-_RAISED = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_RAISED = re.compile(r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+(?![⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹])")  # no charge: Ca²⁺
 _DOWN = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
 _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (  # a matrix: [1,2]
@@ -78,7 +78,9 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<=[\w)])\*\*(?=[-+]?\d+(?![\d*]))", "^"),
     (r"\\([{}])", r"\1"),
     (r"(?<=[A-Za-z])_\{?(\d+)\}?", r"\1"),  # H_2O
-    (r"\*\*|__|`", ""),
+    (r"(?<=\w)\^\{?(\d*[+-])\}?(?!\w)", r"\1"),  # Ca^{2+}
+    (r"(?<=\d0)['\u2019](?=s\b)|\*\*|__|`", ""),  # the 1880's
+    (r"\b(sqrt|log|ln|sin|cos|tan)\s?\((\w+)\)", r"\1\2"),
 )
 _TOKEN = re.compile(
     rf"""
@@ -120,7 +122,7 @@ _ASIDE = re.compile(
     r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])|\s+out\s+of\s+\d[\d.,]*", re.I
 )
 _TIMED = re.compile(  # what else happened then: in 1996, after being drafted 5th
-    r"\b(?:when|after|before|while|since)\b[^.,;\n=]*(?=[.\s]*\Z)", re.I
+    r"\b(?:when|after|before|while|since)\b[^.,;\n=]*(?=[.\s]*\Z)|(?<=\S)\s+because\b.*\Z", re.I
 )
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it
@@ -140,12 +142,11 @@ class Number(NamedTuple):
 def typed(text: str) -> str:
     """Return a text with numbers, signs, fractions and LaTeX as one types them on a keyboard."""
     text = plain(text)
-    if any(sign in text for sign in "\\*`^_~{"):
+    if any(sign in text for sign in "\\*`^_~{('\u2019"):
         for pattern, by in _LATEX:
             text = re.sub(pattern, by, text)
     if not text.isascii():
-        text = text.translate(_DASHES).translate(_TYPED)
-        text = _RAISED.sub(lambda raised: "^" + raised[0].translate(_DOWN), text)
+        text = _RAISED.sub(r"^\g<0>", text.translate(_DASHES).translate(_TYPED)).translate(_DOWN)
         text = _BESIDE_IDEOGRAPH.sub(" ", _DIGIT_OR_FRACTION.sub(_as_digits, text))
     return text
 

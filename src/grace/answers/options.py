@@ -97,7 +97,8 @@ def _hedges(part: str, letter: str, choices: Sequence[str]) -> bool:
     part = _LEAD.sub("", _without_latex(part).strip(_OPEN), count=1)
     if _bare(part) in map(_bare, choices):
         return False
-    found = mentions(f"Answer: {part}", dict(zip(LETTERS, choices, strict=False)))
+    label = "" if part[:2] == "A " and _bare(part[2:]) in map(_bare, choices) else "Answer: "
+    found = mentions(label + part, dict(zip(LETTERS, choices, strict=False)))
     return any(
         one != other
         and (not between.strip() or joined(between, after))
@@ -126,7 +127,9 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
     if not (bare := _bare(part)):
         return None
     if re.fullmatch(r"[A-Ja-j]", stripped := part.strip(_OPEN)):
-        return stripped.upper()
+        beyond = choices and LETTERS.index(stripped.upper()) >= len(choices)
+        if not (beyond and options.count(bare) == 1):
+            return stripped.upper()
     if options.count(bare) == 1:
         return LETTERS[options.index(bare)]
     lead = _LEAD.match(part)

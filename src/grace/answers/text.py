@@ -36,7 +36,7 @@ _IDIOM = re.compile(r"\bno\.?\s*(?=\d)|\bno doubt\b|\bwithout doubt\b|\bnot only
 _FUNCTION = re.compile(r"(?:sqrt|frac|sin|cos|tan|log|ln|exp|pi|infty|cup|cap)(?![a-z]{2})")
 _OPERATOR = re.compile(
     r"[=<>^*±∞\u222a]|\w_\w|\b[A-Za-z]\(|[(\[{]\s*-?[\w.]+\s*,|\d\s*:\s*\d|\w\s*\+\s*\w"
-    r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]"
+    r"|[a-z]\d*\s*[-/]\s*\w|\w\s*[-/]\s*[a-z]|^-[a-z]|\d ?[xyz]\b|[A-Z]-$"
 )
 _ROMAN = re.compile(r"\b(?!L\b)[IVXL]{1,8}\b")
 _ONE_OF = re.compile(r"\b(?:or|oder|ou|maybe|perhaps|possibly|any|either)\b", re.I)
@@ -52,13 +52,17 @@ _PLACES = (  # what an answer may name with its region: Springfield, Illinois
 _WHERE = re.compile(rf"\b(?:{_PLACES})|place\b", re.I)
 _BESIDE = re.compile(  # what it is compared with, or stands beside the answer
     r"\b(?:than|unlike|formerly)\b(?:(?!\s(?:is|are|was|were)\b)[^,.;:!?()\n])*"
-    r"|[,(]\s?(?:before|after)\b[^,.;:!?()\n]*(?=[.)\s]*\Z)|\A(?:before|after)\b(?=.*\d)"
+    r"|[,(]\s?(?:before|after|near)\b[^,.;:!?()\n]*(?=[.)\s]*\Z)|\A(?:before|after)\b(?=.*\d)"
     r"[^.;\n]*(?=[.\s]*\Z)"
-    r"|,\s+(?:which|who|whose|whereas)\b(?!\s+(?:is|was)\s+[A-Z])[^,.;\n]*",
+    r"|,\s+(?:which|who|whose|whereas)\b(?!\s+(?:is|was)\s+[A-Z])[^,.;\n]*"
+    r"|\bnot\s(?!only\b)[^,.;\n]*?,?\sbut\b",
     re.I,
 )
 _TIMED = re.compile(rf"{DATE.pattern}|\d\s?[ap]\.?m\b", re.I)
-_CLAUSE = re.compile(r"[,;.:!?](?=\s|$)|[\u2014\n]|\s\(|\b(?:but|rather)\b", re.I)
+_CLAUSE = re.compile(
+    r"[,;:!?](?=\s|$)|(?<=[^\W_]{3})\.(?=\s|$)|[\u2014\n]|\s\(|\b(?:but|rather)\b", re.I
+)
+_ASIDE = re.compile(r"(?<=\w)\s?\((?!\W*(?:or|and|maybe|possibly)\b)[^()\n]*\)(?=\s*(?:\w|\W*\Z))")
 
 
 def normalise(text: str) -> str:
@@ -155,7 +159,8 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
     if not threshold or not wanted <= given or dates not in (set(), {*ISO.findall(said)} or dates):
         return False
     other_unit = wanted and _other_unit(said, accepted)
-    if other_unit or _denies(said, accepted) or _other_sign(said, accepted):
+    denies = _denies(said, accepted) and not finding.DENIED.search(asked or "")
+    if other_unit or denies or _other_sign(said, accepted):
         return False
     if finding.UNSPACED.search(accepted):
         return is_named_unspaced(accepted, said)
@@ -186,19 +191,22 @@ def _has_parts(parts: Sequence[str], said: str, threshold: float, accepted: str)
 
 def _says(accepted: str, said: str, threshold: float, asked: str | None) -> bool:
     """Return whether a text, or the first of its clauses that denies nothing, has the words."""
-    clauses = [part for part in _CLAUSE.split(said) if part.strip()]
+    clauses = [part for part in _CLAUSE.split(_ASIDE.sub("", said)) if part.strip()]
     clause = next(itertools.filterfalse(finding.DENIED.search, clauses), "")
     named = _COPULA.match(clause)
+    is_short = named and len(named[1].split()) <= len(accepted.split())
     return (
         has_words(accepted, said, threshold, asked)
         or has_words(accepted, clause, threshold, asked)
-        or bool(named and canonical(named[1]) == canonical(accepted))
+        or bool(named and is_short and has_words(accepted, named[1], threshold, asked))
         or bool(numbers.stated_in(accepted) and _is_amount(accepted, said))
     )
 
 
 def hedges(said: str, accepted: Sequence[str], threshold: float, asked: str | None = None) -> bool:
     """Return whether an accepted text is one of several that are said: Paris or Rome."""
+    are_lists = any(map(finding.parts, accepted))
+    said = said if are_lists or "(" in "".join(accepted) else _ASIDE.sub("", said)
     if canonical(said) in map(canonical, accepted):
         return False
     named = said != said.lower() and any(text[:1].isupper() for text in accepted)
@@ -221,6 +229,8 @@ def hedges(said: str, accepted: Sequence[str], threshold: float, asked: str | No
         for sign, piece in zip(pieces[::2], pieces[1::2], strict=True):
             if hedged and sign in (None, ";"):  # Of Paris and Rome, Paris is larger
                 hedged = not any(has_words(one, piece, threshold) for one in wanted)
+            if are_lists and sign != ";":  # Larry Page (while at Stanford)
+                piece = re.split(r"(?<=\w)\s(?=[a-z]+\s)", piece)[0] if named else piece
             item = _is_wanted(piece, wanted, threshold, named, begins=sign == ";")
             if item is None or (is_open and sign is None):
                 items, is_open = [], False

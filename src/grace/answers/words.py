@@ -19,11 +19,12 @@ from grace.metrics.rouge import rouge_l, tokens
 FEW = 4  # words of a text, letters of a word: where one that differs makes another of it
 _FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
 EMPTY = {*_FUNCTION_WORDS.split(), "between"}
-_PARTICLE = re.compile(r"\b(?:v\.|(?:van|von|de|der|den|da|di|du|del|della|la|bin|ibn)\b)(?=\s)")
+_PARTICLE = re.compile(r"\b(?:v\.|(?:[vV][ao]n|[dD][ei][rl]?|den|da|du|della|la|i?bi?n)\b)(?=\s)")
 _TITLES = "mr mrs ms dr prof professor sir president general gen reverend rev emperor lord lady"
 _TITLED = {*_TITLES.split()}  # words before a name that make no other name of it
 _SUFFIXES = {*("jr", "sr", "inc", "incorporated", "ltd", "limited", "llc", "group")}
 _SUFFIXES |= {"co", "company", "corp", "corporation"}
+_FIRMS = _SUFFIXES - {"jr", "sr"}
 _DIRECTIONS = {word for way in ("north", "south", "east", "west") for word in (way, f"{way}ern")}
 _DIRECTIONS |= {"new"}
 _FOLDED = str.maketrans(
@@ -34,10 +35,11 @@ _SHORTENED = {"st": "saint", "mt": "mount", "junior": "jr", "senior": "sr"}
 _SHORTENED |= {"bce": "bc", "ce": "ad"}
 _OWNED = re.compile(r"['\u2019]s\b")
 _NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
-_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z])\.? (?=[A-Z]\.)")
+_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z\u0410-\u042f])\.? (?=[A-Z\u0410-\u042f]\.)")
 _NUMBERED = re.compile(r"\b([A-Z]{2,4}?)[ -]?(?=(?:\d+|[IVX]+)\b)")  # WWII
-_INITIALS, _ACRONYM = re.compile(r"\b([A-Z]{1,4})\.(?=\s+\w)"), re.compile(r"\b[A-Z]{2,5}\b")
-_TITLE = re.compile(r"The(?: [A-Z]\w+){2}\Z")
+_INITIALS = re.compile(r"\b([A-Z\u0410-\u042f]{1,4})\.(?=\s+\w)")
+_ACRONYM = re.compile(r"\b[A-Z\u0410-\u042f]{2,5}\b")
+_TITLE = re.compile(r"The(?: [A-Z]\w+){2}\Z|[A-Z] [a-z]")
 _PREFIXED = "North|South|East|West|New|Latin|Central"
 _NAMED_AFTER = "University|College|School|Bridge|Tower|Airport|Avenue|Street|Road|Stadium|Museum"
 _NAMED_AFTER += "|Station|Hospital|Hotel|Township|Prize|Award"
@@ -49,14 +51,19 @@ _PART_BEFORE = re.compile(
 _PART_AFTER = re.compile(rf"\A(?:\s(?:\w+\s)?({_NAMED_AFTER})\b)")
 _MODAL = "can could may might must shall should will would think thought believe guess say"
 _SURELY = "actually really also probably likely certainly definitely surely"
-_ABOUT_IT = {*f"i you he she they there {_MODAL} {_SURELY}".split()}  # how one answers
+_ABOUT_IT = {*f"i you he she they there own itself {_MODAL} {_SURELY}".split()}  # how one answers
 _OFFERS = re.compile(  # a question that names what may be answered
     r"\b(?:or|oder|ou|или|between)\b|,[^,]*\band\b|\s[oó]\s|أو|还是|還是|或者", re.I
 )
 _ASKING = {*("what", "which", "who", "whom", "whose", "where", "when", "how")}
 _SENTENCE = re.compile(r"(?:(?<=[^\W_]{3}\.)|(?<=[!?]))\s+|(?<=[\u3002\uff1f])|\n")  # not after St.
-_OWNING = re.compile(r"['\u2019]s\s+[a-z]")
-_UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに"
+_ASKS_WHO = re.compile(r"\bwho(?:m|se)?\b|\bwer\b|\bqui\b|\bquién\b|\b\u043a\u0442\u043e\b", re.I)
+_OWNING = re.compile(r"['\u2019]s\s+([a-z]\w*)")
+_UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに写寫著发發"
+_KOREAN = re.compile(  # what is written together with a name
+    r"(?<=[\uac00-\ud7a3]{2})(?:특별시|광역시|시)?(?:입니다|이다|이에요|예요|은|는|이|가|을|를|의|에서?)?(?!\w)"
+)
+_ENDINGS = {*("us i", "um a", "on a", "is es", "y ies", "f ves", "fe ves", "an en", "x ces")}
 
 
 def has_words(accepted: str, said: str, threshold: float, asked: str | None = None) -> bool:
@@ -65,17 +72,19 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     Words of the question say nothing: what it lacks must be said, what it has is not counted.
     """
     question = _question(asked or "")
-    given, about = _content(said), _content(question)
+    given, about = content(said), content(question)
     other = [word for word in given if word not in about]  # German, of Germany
-    wanted = _written_out(_content(accepted), accepted, given)
+    wanted = _written_out(content(accepted), accepted, given)
+    named = [word for word in wanted if word in given or word not in _FIRMS]
+    wanted = named if _without(about, named) else wanted
     new = _written_out(_without(about, given), said, wanted)
     given = _written_out(given, said, wanted)
     if own := _without(about, wanted):
-        if not any(_is_among(word, [*new, *other]) for word in own):
+        if not any(is_among(word, [*new, *other]) for word in own):
             return False  # all that is said is in the question
     elif not _OFFERS.search(question):
         asks = [word for word in _without(wanted, about) if word not in _ASKING]
-        repeats = not asks or any(_is_among(word, asks) for word in given)
+        repeats = not asks or any(is_among(word, asks) for word in given)
         if not _without(given, about) or (repeats and not _ABOUT_IT.issuperset(new)):
             return False  # the question repeated, maybe with something else
     if len(wanted) > FEW and len(given) > FEW:
@@ -92,12 +101,13 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     if not wanted or not given or _DIRECTIONS & {*missing}:
         return False
     extra = [word for word in extra if word in new] if own else extra
-    if asked is not None and not _may_lack(missing, accepted, wanted, given, _content(asked)):
+    if asked is not None and not _may_lack(missing, accepted, wanted, given, content(asked)):
         return False
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
         share = 1 - len(missing) / (len(wanted) + len(given) - len(extra))
-        return share >= threshold - 1e-9 and share > 0.5  # New York for New York City, not City
+        by_surname = _ASKS_WHO.search(asked or "") and is_among(wanted[-1], given)
+        return share >= threshold - 1e-9 and share > 0.5 - bool(by_surname) * 1e-9
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
 
@@ -110,7 +120,7 @@ def _question(asked: str) -> str:
 
 
 def _without(others: Sequence[str], words: Sequence[str]) -> list[str]:
-    return [word for word in words if not _is_among(word, others)]
+    return [word for word in words if not is_among(word, others)]
 
 
 def _may_lack(
@@ -119,12 +129,12 @@ def _may_lack(
     """Return whether an answer may lack words, in view of those of the question."""
     first = next((at for at, word in enumerate(wanted) if word not in missing), 0)
     if all(word.isdigit() or len(word) == 1 for word in given):  # Apollo 13
-        needed = wanted[:first]
+        needed = wanted[:first] if given[0].isdigit() else missing
     elif {*missing} & {*_of_kind(accepted), *(wanted[:first] if _TITLE.match(accepted) else ())}:
         return False
     else:
         needed = _head(accepted)
-    return all(_is_among(word, about) for word in needed if word in missing)
+    return all(is_among(word, about) for word in needed if word in missing)
 
 
 def _head(accepted: str) -> list[str]:
@@ -134,8 +144,8 @@ def _head(accepted: str) -> list[str]:
     little after two words: New York.
     """
     stem = re.split("[,;]|.*\\(", accepted)[0]
-    before = _content(re.split(r"(?<=\w)\s(?:of|in|on|at|for|from|by|with)\s", stem)[0])
-    words = before if len(before) > 1 else _content(stem)
+    before = content(re.split(r"(?<=\w)\s(?:of|in|on|at|for|from|by|with)\s", stem)[0])
+    words = before if len(before) > 1 else content(stem)
     words = words[:-1] if len(words) > 2 and words[-1] == "city" else words
     return [word for word in words if word.isascii() and word not in _SUFFIXES][-1:]
 
@@ -143,7 +153,7 @@ def _head(accepted: str) -> list[str]:
 def _of_kind(accepted: str) -> list[str]:
     """Return both words of a name such as Bank of America."""
     found = re.fullmatch(r"(?:The )?([A-Z]\w+) of (?:the )?([A-Z]\w+)", accepted.strip(" ."))
-    return [*_content(found[1]), *_content(found[2])] if found else []
+    return [*content(found[1]), *content(found[2])] if found else []
 
 
 def is_other_name(accepted: str, said: str, asked: str | None) -> bool:
@@ -161,8 +171,9 @@ def is_other_name(accepted: str, said: str, asked: str | None) -> bool:
         if len(words) > 1:
             beside += re.findall(r"\A ([A-Z][a-z]{2,})\b", after)
         known = [*about, *_SUFFIXES, "city"]
-        other = [one for one in beside if not _is_among(one.casefold(), known)]
-        return bool(other) or _OWNING.match(after) is not None
+        other = [one for one in beside if not is_among(one.casefold(), known)]
+        owned = _OWNING.match(after)
+        return bool(other) or (owned is not None and not ("whose" in about and owned[1] in about))
 
     return bool(names) and all(map(within, names))
 
@@ -170,10 +181,10 @@ def is_other_name(accepted: str, said: str, asked: str | None) -> bool:
 def is_named_unspaced(accepted: str, said: str) -> bool:
     """Return whether a name of a script without spaces is said, and not as part of another."""
     name = re.escape(accepted.strip(" 。").rstrip(_UNSPACED_KINDS) or accepted)
-    letter, before = finding.UNSPACED.pattern, "是为為は在于、叫即都约約"
+    letter, before = finding.UNSPACED.pattern, "是为為は在于、叫即都约約有"
     return (
         re.search(
-            rf"(?:(?<!{letter})|(?<=[{before}])){name}[{_UNSPACED_KINDS}]?(?!(?![{_UNSPACED_AFTER}]){letter})",
+            rf"(?:(?<!{letter})|(?<=[{before}])|(?<=作家|作者|诗人|画家|学家)){name}[{_UNSPACED_KINDS}]?(?!(?![{_UNSPACED_AFTER}]){letter})",
             said,
         )
         is not None
@@ -196,16 +207,18 @@ def _written_out(words: list[str], text: str, others: list[str]) -> list[str]:
     heads = "".join(word[0] for word in others)
     short = {*map(str.lower, _INITIALS.findall(text))}
     for word in map(str.lower, _ACRONYM.findall(text)):  # USA: United States
-        if len(heads) > 1 and word in (heads, heads[:-1], f"{heads}{word[-1]}"):
+        if len(heads) > 1 and word in (heads, heads[:-1], f"{heads}a", f"{heads}c"):
             short.add(word)
     written: list[str] = []
     for word in words:
-        at = heads.find(word[: len(heads)]) if word in short and word not in others else -1
-        written += others[at : at + len(word)] if at >= 0 else [word]
+        forms = (heads,) if word in (f"{heads}a", f"{heads}c") else (word, word[0])
+        known = next((one for one in forms if one in heads), "") if word in short else ""
+        known = "" if word in others else known
+        written += others[heads.find(known) :][: len(known)] or [word]
     return written
 
 
-def _is_among(word: str, others: Sequence[str]) -> bool:
+def is_among(word: str, others: Sequence[str]) -> bool:
     """Return whether a word, or a number in any writing, is among others."""
     number = count(word)
     if number is not None:
@@ -226,10 +239,10 @@ def count(word: str) -> int | None:
     return None
 
 
-def _content(text: str) -> list[str]:
+def content(text: str) -> list[str]:
     """Return the words of a text that are no function words; all, if there are only those."""
     text = _NAMED_A.sub(
-        " letter-a", _INITIAL.sub("", _OWNED.sub("", _PARTICLE.sub("", text)))
+        " letter-a", _INITIAL.sub("", _OWNED.sub("", _PARTICLE.sub("", _KOREAN.sub("", text))))
     ).translate(_FOLDED)
     folded = "".join(
         c for c in unicodedata.normalize("NFKD", text) if not "\u0300" <= c <= "\u036f"
@@ -241,12 +254,14 @@ def _content(text: str) -> list[str]:
 def _spelt_alike(word: str, other: str) -> bool:
     """Return whether two words are one, in the plural or, if they are long, with a slip."""
     short, long = sorted((word, other), key=len)
-    if long in (short, f"{short}s", f"{short}es"):
-        return True
     at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
+    ends = {f"{short[at:]} {long[at:]}", f"{long[at:]} {short[at:]}"}
+    if long in (short, f"{short}s", f"{short}es") or (at > 2 and ends & _ENDINGS):
+        return True
     if len(short) < len(long):
-        return len(short) > FEW and short[at:] == long[at + 1 :]
-    return len(short) > 2 * FEW - 1 and short[at + 1 :] == long[at + 1 :]
+        return len(short) > FEW and at > 0 and short[at:] == long[at + 1 :]
+    swapped = short[at : at + 2] == long[at : at + 2][::-1] and short[at + 2 :] == long[at + 2 :]
+    return len(short) > 2 * FEW - 1 and at > 0 and (swapped or short[at + 1 :] == long[at + 1 :])
 
 
 def words_of(text: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from grace.answers.finding import lines, marked, plain, spoken
+from grace.answers import words
+from grace.answers.finding import DENIED, lines, marked, opening, plain, spoken
 from grace.answers.numbers import typed
 
 NEAR = 80  # characters around a word that may change what it means
@@ -14,6 +15,7 @@ _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
 _ALONE = {"y": True, "affirmative": True, "n": False, "negative": False, "unlikely": False}
+_AUXILIARIES = "do does did not never t cannot doesn don didn isn aren wasn weren"
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
     r"\b(?:no|without(?:\s+an?y?)?)\s+(?:doubt|question|problem|wonder|matter)\b"
@@ -59,6 +61,17 @@ def read(text: str) -> str | None:
         if meant is not None:
             return "yes" if meant else "no"
     return None
+
+
+def restated(text: str, asked: str) -> str | None:
+    """Return yes or no where the first sentence says, or denies, what the question asks."""
+    first = re.split(r"(?<=\w)[.!;](?=\s|$)|,\s", opening(spoken(text))[0])[0]
+    said, about = ({*words.content(one)} - {*_AUXILIARIES.split()} for one in (first, asked))
+    denied = DENIED.search(first) is not None
+    every = all(words.is_among(word, [*about]) for word in said)
+    if not said or not every or (len(said) < len(about) and not denied):
+        return None
+    return "no" if denied != (DENIED.search(asked) is not None) else "yes"
 
 
 def _said(part: str) -> bool | None:

@@ -41,7 +41,7 @@ QUESTION = (
     *("question", "query", "prompt", "input", "instruction", "problem"),
     *("questionstem", "questiontext", "messages"),
 )
-CONTEXT = ("context", "passage", "article", "premise", "paragraph", "story")
+CONTEXT = ("context", "passage", "article", "premise", "paragraph", "story", "body", "scenario")
 """Last words of the names of columns, but for a plural, that may hold what a question is about."""
 ROWS = {*QUESTION, "response", "correct"}
 """Columns, in the form of `plain`, that tell a row in a JSON document from what is around it."""
@@ -95,8 +95,13 @@ def _json_or_python(text: str) -> Any:
 
 @functools.lru_cache(4096)
 def plain(name: str) -> str:
-    """Return the name of a column without case, separators, and what follows a comma or bracket."""
-    return re.sub(r"[\s_-]", "", re.split(r"[,(\[]", name)[0] or name).lower()
+    """Return the name of a column without case, separators, and more than `bare` leaves."""
+    return re.sub(r"[\s_-]", "", bare(name)).lower()
+
+
+def bare(name: str) -> str:
+    """Return the name of a column without what follows a comma, a bracket or a dash."""
+    return (re.split(r"[,(\[]|\s-\s", name)[0] or name).strip()
 
 
 def is_about(name: str) -> bool:

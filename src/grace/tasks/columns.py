@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 from grace.answers import LETTERS
 from grace.config import DataSettings
 from grace.errors import DataError
-from grace.store.inputs import QUESTION, Row, is_about, plain, spelt
+from grace.store.inputs import QUESTION, Row, bare, is_about, plain, spelt
 from grace.tasks.rows import note
 
 ANSWERS = (
     *("answers", "answer", "answerkey", "correctanswer", "target", "label", "gold"),
     *("possibleanswers", "cop", "correctoption", "answeridx", "answerindex"),
-    *("correctanswernum", "answersspans"),
+    *("correctanswernum", "answersspans", "answernumber"),
 )
 POINTING = (  # numbers are of choices
     *("label", "cop", "correctoption", "answeridx", "answerindex", "correctanswernum"),
@@ -36,8 +36,9 @@ POINTING = (  # numbers are of choices
 TRUTH = (  # if there is one, `answer` may be what a model said
     *("gold", "goldanswer", "groundtruth", "groundtruths", "reference", "referenceanswer"),
     *("correctanswer", "expected", "expectedanswer", "expectedoutput"),
+    *("answernumber", "answertext", "finalanswer", "shortanswer", "exactanswer"),
 )
-ALIASES = ("aliases", "answeraliases")  # more accepted texts
+ALIASES = ("aliases", "answeraliases", "synonyms", "alternativeanswers", "acceptedanswers")
 MEANT = re.compile(
     r"answer|correct|target|gold|solution|truth|reference|ideal|expected|decision|verdict"
 )
@@ -50,10 +51,11 @@ SHAPES = ("label", "id", "key", "letter"), ("text", "stem", "value", "content", 
 _MEMBER = re.compile(r"(.*?)[\s_-]*([a-j]|\d)", re.IGNORECASE | re.DOTALL)
 LETTER = re.compile(r"\(?([A-J])[).:]?", re.IGNORECASE)
 _WHOLE = re.compile(r"-?\d{1,9}(?:\.0+)?")
+_LIKE_CHOICES = re.compile(r"(option|choice)s?\Z")
 _FLATTENED = re.compile(r"([^.]+)\.(\w+)")
 _TOLD = re.compile(r"\w*(?<!in)(?<!not)correct")  # whether an option is right, not whether wrong
 _TOLD_IN = re.compile(r".*(?:context|passage|paragraph|sentence|text|content)s?")
-_FLAGGED = re.compile(r"mc\d*targets")  # options of TruthfulQA, each with 1 if it is right, else 0
+_FLAGGED = re.compile(r"mc\d*targets|targetscores")  # options, each with 1 if it is right, else 0
 
 
 class Unanswered(DataError):
@@ -103,6 +105,7 @@ def columns_to_read(names: Sequence[str], known: Collection[str]) -> list[str]:
         if {name, name.strip().lower(), plain(name)} & {*known, *CHOICES, *ANSWERS, *families}
         or WRONG.fullmatch(plain(name))
         or _FLAGGED.fullmatch(plain(name))
+        or _LIKE_CHOICES.search(plain(name))
         or _is_flattened(name)
         or is_about(name)
     ]
@@ -163,21 +166,19 @@ def _find(fields: dict[str, Any], data: DataSettings, where: str) -> Columns:
     answered = [name for name in names if not is_empty(fields[name])]
     answers = _pick(ANSWERS, answered, data.answer_field, "answer", where)
     found = Columns(question, answers, *_option_columns(fields, names, answers, where))
-    if plain(answers) in ("answer", "answers") and not (data.answer_field or found.choices):
-        _refuse_other_truth(fields, answers, where)
+    return found if found.choices else _pointed_at(fields, found, data)
+
+
+def _pointed_at(fields: dict[str, Any], found: Columns, data: DataSettings) -> Columns:
+    """Return the columns where several `answers` are the options, of which another names one."""
+    keys = [data.answer_field] if data.answer_field else [n for n in fields if plain(n) in POINTING]
+    for name in (one for one in fields if plain(one) == "answers" and one not in keys):
+        options: Any = spelt(fields[name]) if keys else None
+        if isinstance(options, list) and len(options) > 1:
+            texts = {str(one): one for one in options}
+            if key := next((key for key in keys if _points(fields[key], [*texts], texts)), ""):
+                return Columns(found.question, key, (name,))
     return found
-
-
-def _refuse_other_truth(fields: dict[str, Any], answers: str, where: str) -> None:
-    """Refuse an `answer` beside a column that says by its name what is right, if they differ."""
-    for name in fields:
-        if plain(name) in TRUTH and not is_empty(fields[name]):
-            said = [str(fields[one]).strip(" []'\"").casefold() for one in (answers, name)]
-            if said[0] != said[1]:
-                raise DataError(
-                    f'{where}: both "{answers}" and "{name}" could be the answer; choose one: '
-                    f"--answer-field {shlex.quote(name)}"
-                )
 
 
 def _flat(row: Row, data: DataSettings) -> dict[str, Any]:
@@ -313,7 +314,7 @@ def _families(names: Iterable[str]) -> dict[str, list[str]]:
     """Return columns that end with a, b, ... or with 0 or 1 and so on, by the rest of the name."""
     found: dict[str, dict[str, str]] = {}
     for name in names:
-        if match := _MEMBER.fullmatch(name.strip()):
+        if match := _MEMBER.fullmatch(bare(name)):
             rest = plain(match[1]) if match[1] else ""
             if rest or not match[2].isdigit():
                 found.setdefault(rest, {})[match[2].lower()] = name
@@ -330,11 +331,13 @@ def _points(answer: Any, members: Sequence[str], fields: dict[str, Any]) -> bool
     """Return whether an answer may be meant as one of the options in some columns."""
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
-    if (number := whole_number(answer)) is not None:
-        return 0 <= number <= len(members)
+    if (number := whole_number(answer)) is not None and 0 <= number <= len(members):
+        return True
     text = str(answer).strip()
     if match := LETTER.fullmatch(text):
         return match[1].upper() in LETTERS[: len(members)]
+    if len(several := re.split(r"\s*[,;&]\s*", text)) > 1:
+        return all(_points(one, members, fields) for one in several)
     return text in members or any(str(fields[member]).strip() == text for member in members)
 
 
@@ -363,9 +366,10 @@ def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, whe
 def refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) -> None:
     """Refuse what may be choices under another name: the question would become an open one."""
     for name in fields.keys() - {columns.question, columns.answers}:
-        if not isinstance(fields[name], list) or not fields[name]:
+        if not _is_list(fields[name]) or is_empty(fields[name]):
             continue
-        if near := difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8):
+        near = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8)
+        if near := near or _LIKE_CHOICES.findall(plain(name)):
             raise DataError(f'{where}: did you mean "{near[0]}"? rename or remove "{name}"')
     if not columns.answers:
         return
@@ -377,18 +381,6 @@ def refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) 
                 f'{where}: "{columns.answers}" may mean one of {", ".join(kept)}; rename these to '
                 f"{', '.join(LETTERS[: len(kept)])} if they are the choices, or remove them"
             )
-
-
-def refuse_number_without_choices(
-    answer: Any, columns: Columns, data: DataSettings, where: str
-) -> None:
-    """Refuse a number in a column that numbers choices, for a question that has none."""
-    name = columns.answers
-    if plain(name) in POINTING and name != data.answer_field and whole_number(answer) is not None:
-        raise DataError(
-            f'{where}: "{name}" is {answer}, which may be the number of a choice or class; write '
-            f"texts, add the choices, or say that it is the answer: --answer-field {name}"
-        )
 
 
 def _check_header(names: Sequence[str], data: DataSettings, where: str) -> None:

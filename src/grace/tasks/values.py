@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import re
 import reprlib
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -27,14 +28,15 @@ from grace.store.inputs import Bad, Row, Untyped, plain, read_rows, spelt
 from grace.tasks.columns import (
     ALIASES,
     LETTER,
+    POINTING,
     SHAPES,
+    TRUTH,
     Columns,
     is_empty,
     key_among,
     log_columns,
     missing,
     passage_in,
-    refuse_number_without_choices,
     refuse_unread_choices,
     row_columns,
     row_options,
@@ -47,13 +49,11 @@ from grace.tasks.conversations import is_conversation, read_conversation
 from grace.tasks.draw import asked_key, content_id
 from grace.tasks.rows import file_of, note
 
-_OWN_LETTER = re.compile(r"\s*\(?([A-J])[).:]\s*(?=\S)", re.IGNORECASE)
-_LIST = re.compile(  # of options, at the end of a question
-    r"(?:\n[ \t]*(?:options|(?:answer )?choices)[ \t]*:[ \t]*)?"
-    r"((?:\n[ \t]*\(?[A-J][).:][ \t]*\S[^\n]*)+)"
-    r"\s*(?:\n[ \t]*answer[ \t]*:?\s*)?\Z",
-    re.IGNORECASE,
-)
+_OWN_LETTER = re.compile(r"(?:(?<!\S)|\A)\(?([A-J])[ ]?[).:]\s*(?=\S)", re.IGNORECASE)
+_DIGITS = "0123456789"
+_OFFERED = re.compile(r"\A\s*\[.*,|[\s(]1[).:]\s.*[\s(]2[).:]\s", re.DOTALL)  # in a list, or 1. 2.
+_BEFORE_OPTIONS = re.compile(r"\s*(?:options|(?:answer )?choices)[ \t]*:\s*\Z", re.IGNORECASE)
+_AFTER_OPTIONS = re.compile(r"\n[ \t]*answer[ \t]*:?\s*\Z", re.IGNORECASE)
 
 
 class SourceRow(Row):
@@ -109,8 +109,10 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
             f'{where}: "{columns.answers}" is an object, of fields that are graded one by one: '
             "`grace grade` does so, and `grace fit` takes the grades; write a text here"
         )
-    if not choices and not messages and (listed := _listed(text, answer)):
-        text, choices = listed
+    is_open = not choices and not messages
+    asked, listed = _lettered(_AFTER_OPTIONS.sub("", text)) if is_open else ("", ())
+    if listed and (answer is None or options.named(str(answer), listed, marked=False)):
+        text, choices = _BEFORE_OPTIONS.sub("", asked).strip(), listed
     passage, _ = passage_in(fields, columns)
     if passage and not messages and passage not in text:
         text = f"{passage}\n\n{text}"
@@ -121,18 +123,33 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         what = "answer" if choices else "answers"
         is_one = functools.partial(_is_answer, row, data)
         raise missing(what, "answer", fields, data, where, is_one)
-    if answer is not None and choices:
-        answers = (_right_letter(answer, choices, labels, columns, row),)
-    elif isinstance(answer, bool) or str(answer).strip().lower() in ("true", "false"):
-        answers = ("yes", "true") if str(answer).strip().lower() == "true" else ("no", "false")
-    elif str(answer).strip().upper() in tuple("YNTF") and _habits_of(row).yes_no:
-        answers = ("yes", "true") if str(answer).strip().upper() in "YT" else ("no", "false")
-    elif answer is not None:
-        refuse_number_without_choices(answer, columns, data, where)
-        names = [name for name in fields if plain(name) in ALIASES and not is_empty(fields[name])]
-        every = [_texts(_unfolded(fields, name, where), what) for name in names]
-        answers = (*_texts(answer, f'{where}: "{columns.answers}"'), *itertools.chain(*every))
-        answers = tuple(dict.fromkeys(answers)) if names else answers
+
+    def accepts(name: str) -> tuple[str, ...]:
+        value = _unfolded(fields, name, where)
+        if choices:
+            return (_right_letter(value, choices, labels, columns, row),)
+        said = str(value).strip().lower()
+        if said in ("true", "false") or (said in tuple("yntf") and _are_yes_no(row)):
+            return ("yes", "true") if said[0] in "yt" else ("no", "false")
+        return _texts(value, f'{where}: "{name}"')
+
+    if answer is not None:
+        if not choices:
+            _refuse_classes(answer, fields, columns, row, data)
+        answers = accepts(columns.answers)
+        filled = [name for name in fields if not is_empty(fields[name])]
+        if plain(columns.answers) in ("answer", "answers") and not data.answer_field:
+            for other in (name for name in filled if plain(name) in TRUTH):
+                said = answers
+                with contextlib.suppress(DataError):
+                    said = accepts(other)
+                if {*map(str.casefold, said)}.isdisjoint(map(str.casefold, answers)):
+                    raise DataError(
+                        f'{where}: both "{columns.answers}" and "{other}" could be the answer; '
+                        f"choose one: --answer-field {shlex.quote(other)}"
+                    )
+        if more := [name for name in filled if plain(name) in ALIASES and not choices]:
+            answers = tuple(dict.fromkeys(itertools.chain(answers, *map(accepts, more))))
     turns = [turn["content"] for turn in messages[:-1]]
     name = row_id(row) or content_id("jsonl", text, [*choices, *turns])
     group, source = (
@@ -146,12 +163,35 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     return Question(name, "jsonl", text, answers, choices, group, source, messages)
 
 
+def _are_yes_no(row: Row) -> bool:
+    return _habits_of(row).answers in ({"Y", "N"}, {"T", "F"})
+
+
+def _refuse_classes(
+    answer: Any, fields: dict[str, Any], columns: Columns, row: Row, data: DataSettings
+) -> None:
+    """Refuse what may be a number or letter of a choice or class, where there are no choices."""
+    name, every = columns.answers, set[str]()
+    if name != data.answer_field and str(answer).strip(" ().").upper() in (*LETTERS, *_DIGITS):
+        every = _habits_of(row).answers
+    others = [key for key in fields if key != name and plain(key) not in ALIASES]
+    alike = every <= {*LETTERS} or every == {"0", "1"}
+    if every <= {*_DIGITS} and any(_OFFERED.search(str(fields[key])) for key in others):
+        alike = True
+    points = plain(name) in POINTING and whole_number(answer) is not None
+    if ((alike and len(every) > 1) or points) and name != data.answer_field:
+        raise DataError(
+            f'{row.where}: "{name}" is {answer}, which may stand for a choice or class; write '
+            f"texts, add the choices, or say that it is meant: --answer-field {shlex.quote(name)}"
+        )
+
+
 def _is_answer(row: Row, data: DataSettings, name: str) -> bool:
     """Return whether a row is read if a column of it is named as that of the answer."""
     trial = SourceRow(row.where, row.fields)
     trial.source, trial.data = getattr(row, "source", ""), replace(data, answer_field=name)
     with contextlib.suppress(DataError):
-        return bool(parse(trial, trial.data).answers)
+        return bool(parse(trial, trial.data, graded=False).answers)
     return False
 
 
@@ -162,17 +202,17 @@ def _conversation(value: Any, what: str) -> tuple[Message, ...]:
     return tuple(read_conversation(value, what)) if is_conversation(value) else ()
 
 
-def _listed(text: str, answer: Any) -> tuple[str, tuple[str, ...]] | None:
-    """Return a question and the options that end it, if the answer is one of them: (A) 4 (B) 7."""
-    if not (found := _LIST.search(text)):
-        return None
-    lines = [_OWN_LETTER.match(line) for line in found[1].strip().splitlines()]
-    letters = [line[1].upper() for line in lines if line]
-    choices = tuple(line.string[line.end() :].strip() for line in lines if line)
-    if len(choices) < 2 or letters != [*LETTERS[: len(choices)]]:
-        return None
-    right = answer is None or options.named(str(answer), choices, marked=False)
-    return (text[: found.start()].strip(), choices) if right else None
+def _lettered(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return what stands before the lettered options that end a text, and these, () for none."""
+    marks = [*_OWN_LETTER.finditer(text)]
+    start = max((at for at, mark in enumerate(marks) if mark[1] in "Aa"), default=0)
+    ends = [*(mark.start() for mark in marks[start + 1 :]), len(text)]
+    marks = marks[start:]
+    found = [text[a.end() : end].strip(" ,;\t\r\n") for a, end in zip(marks, ends, strict=False)]
+    in_order = [mark[1].upper() for mark in marks] == [*LETTERS[: len(marks)]]
+    if len(marks) < 2 or not in_order or any(not one or "\n" in one for one in found):
+        return text, ()
+    return text[: marks[0].start()], tuple(found)
 
 
 def read_options(row: Row) -> tuple[str, ...]:
@@ -195,7 +235,7 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
         isinstance(value, Untyped)
         and plain(name).endswith("answers")
         and re.search(r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]", value)
-    ):
+    ) or (isinstance(value, str) and re.search(r"[^\W\d_]{3}\s*\|{1,2}\s*[^\W\d_]{3}", value)):
         raise DataError(
             f'{what} may be several texts: {shortened(value)}; write a list: ["a", "b"]'
         )
@@ -293,6 +333,8 @@ def _choices(
     elif isinstance(value, dict):  # {"A": "21", "B": "23"}
         labels = [label for label, text in value.items() if text is not None]
         value = [value[label] for label in labels]
+    elif isinstance(value, str) and not (parts := _lettered(value))[0].strip():
+        value = [*parts[1]]
     choices = _texts(value, what)
     own = [_OWN_LETTER.match(text) for text in choices]
     if [match and match[1].upper() for match in own] == [*LETTERS[: len(choices)]]:
@@ -318,12 +360,12 @@ class _Habits(NamedTuple):
     """What all rows of a source tell of its answers.
 
     `first`: numbers count the choices from 0 or 1, None if no row tells; `places`: they count them,
-    since not all are choices themselves; `yes_no`: all answers are Y or N, or T or F.
+    since not all are choices themselves; `answers`: all of the questions without choices.
     """
 
     first: int | None
     places: bool
-    yes_no: bool
+    answers: set[str]
 
 
 def _habits_of(row: Row) -> _Habits:
@@ -341,7 +383,7 @@ def _source_habits(source: str, data: DataSettings, stamp: int) -> _Habits:
 
 def _habits(rows: Iterable[Row], data: DataSettings, source: str = "") -> _Habits:
     zero = last = other = ""
-    letters = set[str]()
+    answers = set[str]()
     for row in rows:
         with contextlib.suppress(DataError):
             fields, columns = row_columns(row, data)
@@ -351,7 +393,7 @@ def _habits(rows: Iterable[Row], data: DataSettings, source: str = "") -> _Habit
             answer = _unfolded(fields, columns.answers, row.where)
             number = whole_number(answer)
             if not choices:
-                letters.add(str(answer).strip().upper())
+                answers.add(str(answer).strip(" ().").upper())
             elif number is not None and str(number) not in labels:
                 zero = zero or row.where * (number == 0)
                 last = last or row.where * (number == len(choices))
@@ -362,8 +404,7 @@ def _habits(rows: Iterable[Row], data: DataSettings, source: str = "") -> _Habit
         )
     if source and other and last:
         note(f"{source}: the answers count the choices from 1")
-    yes_no = len(letters) == 2 and letters in ({"Y", "N"}, {"T", "F"})
-    return _Habits(0 if zero else 1 if last else None, bool(other), yes_no)
+    return _Habits(0 if zero else 1 if last else None, bool(other), answers)
 
 
 def _right_letter(
