@@ -62,6 +62,8 @@ def test_turns_instructions_votes_and_lengths_are_those_of_a_chat(live: Live) ->
         own = client.chat.completions.create(model=NAME, messages=chat, temperature=0)
     assert answer.output_text == own.choices[0].message.content
     assert answer.output[0].calibrated is False
+    with pytest.raises(openai.BadRequestError, match="the model's context is"):
+        respond(live, input=turns[-1:] * 1024, instructions="Be brief.")
     short = respond(live, max_output_tokens=1)
     if short.status == "incomplete":
         assert short.incomplete_details.reason == "max_output_tokens"
@@ -101,6 +103,7 @@ def test_an_error_within_a_stream_is_its_last_event(live: Live, monkeypatch: Any
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
+        ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format"),
         ({"max_output_tokens": 10**6}, "max_completion_tokens"),
     ],
 )

@@ -470,6 +470,9 @@ def test_bad_requests_get_openai_errors(live: Live) -> None:
         assert (got, answer["error"]["code"]) == (status, code), (body, answer)
         assert answer["error"]["message"] != "Field required"
         assert set(answer["error"]) == {"message", "type", "param", "code"}
+    for body in (b'{"model": "\xff"}', b"[" * 100_000, b"9" * 5000):
+        assert "JSON" in live.post("/v1/chat/completions", body)[1]["error"]["message"]
+    assert "/openapi.json" in live.post("/chat/completions", {})[1]["error"]["message"]
     stream = {"model": NAME, "messages": user, "stream": True}
     assert live.post("/v1/chat/completions", stream)[0] == 400  # not a stream of one error
     wrong = {"model": NAME, "messages": user}

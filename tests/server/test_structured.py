@@ -164,6 +164,11 @@ def test_the_official_client_parses_a_record_and_sends_it_back(live: Live) -> No
     assert Sum.model_validate_json(again.choices[0].message.tool_calls[0].function.arguments)
 
 
+def test_a_schema_beside_json_object_is_followed(live: Live) -> None:
+    format = {"type": "json_object", "schema": SCHEMA}
+    assert ask(live, response_format=format).choices == ask(live, response_format=FORMAT).choices
+
+
 def test_any_object_and_as_many_as_asked_for(live: Live) -> None:
     answer = ask(live, response_format={"type": "json_object"}, temperature=1, n=4, seed=0)
     for choice in answer.choices:
@@ -199,7 +204,7 @@ def nested(levels: int) -> Any:
         ({"$ref": "http://127.0.0.1:9/schema.json"}, "cannot be followed"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "cannot be followed"),
         ({"type": "integer", "minimum": 10**400}, "cannot be followed"),
-        ({"type": "string", "pattern": "("}, "cannot be followed"),
+        ({"type": "string", "pattern": "(?=a)b"}, "(?=a)b error: look-around"),
         (
             {"type": "string", "pattern": "^((a{1,999}){1,999}b?){1,999}(?=c)$"},
             "cannot be followed",
@@ -233,6 +238,7 @@ def test_a_schema_that_cannot_be_followed_is_refused_in_one_line(
         ({"response_format": FORMAT, "extra_body": {"grace": {"budget": 4}}}, "grace"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "grammar", "grammar": "x"}}, "response_format"),
+        ({"response_format": {"type": "json_object", "grammar": "x"}}, "response_format"),
     ],
 )
 def test_a_form_that_is_not_offered_is_refused_by_name(

@@ -129,6 +129,8 @@ class Allowed:
 
 
 def _refused(why: str) -> UserInputError:
+    lines = (line.strip() for line in why.splitlines())
+    said = " ".join(line for line in lines if line.strip("^"))  # without its pointer into a pattern
     return UserInputError(
-        f"the schema cannot be followed: {first_line(why)}; use a simpler one, without that"
+        f"the schema cannot be followed: {said[:400]}; use a simpler one, without that"
     )

@@ -215,6 +215,10 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         text = f"{request.method} {request.url.path}: {error.detail}"
+        if error.status_code == 404:
+            text += "; the API is below /v1, and /openapi.json lists its paths"
+        elif error.status_code == 400:
+            text += "; send JSON in UTF-8, without deep nesting or very long numbers"
         answer = await failed(request, ApiError(error.status_code, text))
         if allowed := (error.headers or {}).get("Allow"):
             answer.headers["Allow"] = allowed.replace("GET", "GET, HEAD")

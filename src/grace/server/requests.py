@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -118,8 +119,8 @@ class ChatMessage(Turn):
                 return {"role": "assistant", "content": written}
         if data.get("role") == "function" or data.get("tool_calls") or data.get("function_call"):
             raise ValueError(
-                "this turn calls several functions, or is the result of one in an old form; write "
-                "into a user turn what they said"
+                "this turn calls several functions, or one beside text, or is a result in an old "
+                "form; write into a user turn what was said"
             )
         if data.get("role") == "assistant" and data.get("content") is None:
             return data | {"content": data.get("refusal") or ""}
@@ -145,9 +146,19 @@ class SchemaFormat(BaseModel):
 
 
 class ObjectFormat(BaseModel):
-    """The answer is a JSON object."""
+    """The answer is a JSON object; a `schema` beside it counts as that of `json_schema`."""
+
+    model_config = ConfigDict(extra="forbid")
 
     type: Literal["json_object"]
+
+
+def _in_openais_form(format: Any) -> Any:
+    """Write a schema beside `json_object`, as other servers take it, as OpenAI does."""
+    match format:
+        case {"type": "json_object", "schema": schema, **rest} if not rest:
+            return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    return format
 
 
 class Function(BaseModel):
@@ -236,9 +247,11 @@ class ChatRequest(_Sampled):
     logprobs: bool = False
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     grace: GraceOptions | None = None
-    response_format: Annotated[SchemaFormat | ObjectFormat | None, Field(discriminator="type")] = (
-        None
-    )
+    response_format: Annotated[
+        SchemaFormat | ObjectFormat | None,
+        Field(discriminator="type"),
+        BeforeValidator(_in_openais_form),
+    ] = None
     tools: Annotated[list[Tool], Field(max_length=128)] = []
     tool_choice: Literal["none", "required"] | Tool | None = None  # one by its name
 

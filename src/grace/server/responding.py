@@ -10,7 +10,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from grace.server.replies import Json, Writer
-from grace.server.requests import ChatRequest, GraceOptions, JsonSchema, Strict, Text, Turn
+from grace.server.requests import (
+    ChatMessage,
+    ChatRequest,
+    GraceOptions,
+    JsonSchema,
+    ObjectFormat,
+    SchemaFormat,
+    StreamOptions,
+    Strict,
+    Text,
+    Turn,
+)
 
 # of a choice, in the output item
 SAID = ("confidence", "no_confidence", "calibrated", "familiar", "fields")
@@ -40,6 +51,8 @@ class NamedSchema(JsonSchema):
 class AnyForm(BaseModel):
     """The answer is text, or a JSON object."""
 
+    model_config = ConfigDict(extra="forbid")
+
     type: Literal["text", "json_object"]
 
 
@@ -64,23 +77,25 @@ class ResponsesRequest(Strict):
     grace: GraceOptions | None = None
 
     def as_chat(self) -> ChatRequest:
-        """Return the same request to the chat API."""
+        """Return the same request to the chat API, checked already."""
         asked = self.input
         turns = [InputTurn(role="user", content=asked)] if isinstance(asked, str) else asked
         if self.instructions is not None:
             turns = [InputTurn(role="system", content=self.instructions), *turns]
-        said = [turn.plain() for turn in turns]
-        body: Json = {"model": self.model, "messages": said, "stream": self.stream}
-        body |= {"max_completion_tokens": self.max_output_tokens, "temperature": self.temperature}
-        body |= {"top_p": self.top_p, "grace": self.grace}
-        body["stream_options"] = {"include_usage": True}
+        body: Json = {"max_completion_tokens": self.max_output_tokens, "grace": self.grace}
+        body |= {"temperature": self.temperature, "top_p": self.top_p}
         format = self.text.format
         if isinstance(format, NamedSchema):
-            named = {"name": "answer", "schema": format.followed}
-            body["response_format"] = {"type": "json_schema", "json_schema": named}
-        elif format is not None:
-            body["response_format"] = {"type": format.type}
-        return ChatRequest.model_validate(body)
+            body["response_format"] = SchemaFormat(type="json_schema", json_schema=format)
+        elif format is not None and format.type == "json_object":
+            body["response_format"] = ObjectFormat(type=format.type)
+        return ChatRequest.model_construct(
+            model=self.model,
+            messages=[ChatMessage.model_construct(**turn.plain()) for turn in turns],
+            stream=self.stream,
+            stream_options=StreamOptions(include_usage=True),
+            **{key: value for key, value in body.items() if value is not None},
+        )
 
 
 class Responses(Writer):
