@@ -259,8 +259,13 @@ def test_an_empty_answer_has_no_confidence_and_says_why(live: Live) -> None:
 
 def test_an_answer_cut_at_its_longest_has_no_confidence(live: Live) -> None:
     question = an_ending_question(live)
-    (choice,) = chat(live, question, max_completion_tokens=1).choices
-    assert (choice.finish_reason, choice.confidence) == ("length", None)
+    for size in range(1, live.model.ask(question).tokens + 1):
+        for stream in (False, True):
+            answer = chat(live, question, max_tokens=size, logprobs=True, stream=stream)
+            choices = [one.choices[0] for one in (answer if stream else [answer])]
+            assert (choices[-1].finish_reason, choices[-1].confidence) == ("length", None)
+            steps = [step for one in choices if one.logprobs for step in one.logprobs.content]
+            assert [len(step.top_logprobs) for step in steps] == [1] * (size - 1) + [0]
     body = {"model": NAME, "messages": [{"role": "user", "content": question}], "max_tokens": 1}
     body["seed"] = 0  # with another one a sample may end at once
     for budget in (1, 2):

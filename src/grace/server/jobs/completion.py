@@ -249,21 +249,21 @@ class Choice:
 
     def _finish(self, reason: Literal["stop", "length"], found: Response | Rating | None) -> None:
         self._over = True
-        if self._held is not None:
-            self._job.show(self._held)
         ended = Ended(self._number, reason, None)
         if found is not None:
             c, fields = found.confidence, found.fields
             familiar = None if c is None else found.familiar
             ended = ended._replace(confidence=c, familiar=familiar, fields=fields)
+        if self._held is not None:
+            self._job.show(self._held if ended.confidence is not None else _unrated(self._held))
         self._job.end(ended, self._tokens_drawn + (self._end is not None))
 
     def _show(self, text: str, tokens: tuple[Token, ...] = (), so_far: float | None = None) -> None:
         """Show new text; with tokens, the last waits, as some clients drop chunks without text."""
         self._text += text
         held, self._held = self._held, None
-        if held is not None and not text:
-            text, tokens = held.text, (*held.tokens, *tokens)
+        if held is not None and not (text and tokens):
+            text, tokens = held.text + text, (*held.tokens, *tokens)
             so_far = held.so_far if so_far is None else so_far
         elif held is not None:
             self._job.show(held)
@@ -282,6 +282,13 @@ class Choice:
             top = (*top, (CNF_TOKEN, log_of(c)))
         name = name_of(self._engine.tokenizer, result.token)
         return (Token(name, max(result.logprob, LOWEST), top, self._offset),)
+
+
+def _unrated(piece: Piece) -> Piece:
+    """Return a piece whose last token has no c: some clients read that of an answer only there."""
+    *earlier, last = piece.tokens
+    top = tuple(one for one in last.top or () if one[0] != CNF_TOKEN)
+    return piece._replace(tokens=(*earlier, last._replace(top=top)))
 
 
 def name_of(tokenizer: Any, token: int) -> str:
