@@ -1,16 +1,19 @@
-"""Which clients can use a running server: chat, its confidence, and structured answers.
+"""Which clients can use a running server: chat, records, and the confidence of both.
 
     grace serve runs/qwen
     python bench/clients.py http://127.0.0.1:8000
 
 Makes a Markdown table, with a line for each client that is installed; the others are named below.
+A client works if it gets the confidence that the server gives without any client.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import math
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -27,171 +30,194 @@ class Person(BaseModel):
     kind: Literal["writer", "painter", "other"]
 
 
-class Tried(NamedTuple):
-    """One client: how chat, c and a record come out of it; a record comes with its c, if it can."""
+SCHEMA = {"name": "person", "schema": Person.model_json_schema()}
+FORMAT = {"type": "json_schema", "json_schema": SCHEMA}
+Told = tuple[Any, float | None]  # a text or a record, and its c
 
+
+class Client(NamedTuple):
+    """A client; `ask` yields a text or, with `record`, one record for each way to get one."""
+
+    name: str
     package: str
-    chat: Callable[[str, str], tuple[str, float | None]]
-    record: Callable[[str, str], tuple[Any, float | None]]
+    where: str  # c is
+    ask: Callable[[str, str, bool], Iterator[Told]]
 
 
-def last_logprob(content: Any) -> float | None:
-    """Return c from the log-probabilities of an answer, where unknown fields are dropped."""
-    entry = content[-1]
-    top = entry["top_logprobs"] if isinstance(entry, dict) else entry.top_logprobs
-    one = top[-1]
-    return math.exp(one["logprob"] if isinstance(one, dict) else one.logprob)
+def turns() -> list[Any]:
+    """Return the conversation anew, since some clients write into it."""
+    return [{"role": "user", "content": ASKED}]
 
 
-def openai_chat(url: str, model: str) -> tuple[str, float | None]:
+def confidence(tokens: Any) -> float | None:
+    """Return c from the log-probabilities of an answer's tokens, None if it has none."""
+    last = [dict(one) for one in dict(tokens[-1])["top_logprobs"]]
+    return math.exp(last[-1]["logprob"]) if last and last[-1]["token"] == "<CNF>" else None
+
+
+def openai(url: str, model: str, record: bool) -> Iterator[Told]:
+    from openai import pydantic_function_tool
+
+    chat: Any = _openai(url).chat.completions
+    asked = {"model": model, "messages": turns(), "temperature": 0}
+    if not record:
+        (choice,) = chat.create(**asked).choices
+        yield choice.message.content, choice.confidence
+        return
+    (choice,) = chat.parse(**asked, response_format=Person).choices
+    yield choice.message.parsed, choice.confidence
+    tools = [pydantic_function_tool(Person)]
+    (choice,) = chat.parse(**asked, tools=tools, tool_choice="required").choices
+    yield choice.message.tool_calls[0].function.parsed_arguments, choice.confidence
+
+
+def openai_stream(url: str, model: str, record: bool) -> Iterator[Told]:
+    options: Any = {"response_format": Person} if record else {}
+    asked = {"model": model, "messages": turns(), "temperature": 0, "logprobs": True} | options
+    with _openai(url).chat.completions.stream(**asked) as stream:
+        (choice,) = stream.get_final_completion().choices
+    message = choice.message
+    yield message.parsed if record else message.content, confidence(choice.logprobs.content)
+
+
+def openai_responses(url: str, model: str, record: bool) -> Iterator[Told]:
+    asked = {"model": model, "input": ASKED, "temperature": 0}
+    responses = _openai(url).responses
+    answer = responses.parse(**asked, text_format=Person) if record else responses.create(**asked)
+    yield answer.output_parsed if record else answer.output_text, answer.output[0].confidence
+
+
+def _openai(url: str) -> Any:
     from openai import OpenAI
 
-    with OpenAI(base_url=url, api_key=KEY) as client:
-        answer = client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": ASKED}], temperature=0
+    return OpenAI(base_url=url, api_key=KEY)
+
+
+def instructor(url: str, model: str, record: bool) -> Iterator[Told]:
+    if not record:  # its chat is openai's
+        yield from openai(url, model, record)
+        return
+    from instructor import Mode, from_openai
+
+    for mode in (Mode.TOOLS, Mode.JSON_SCHEMA):
+        person, answer = from_openai(_openai(url), mode=mode).create_with_completion(
+            model=model, messages=turns(), temperature=0, response_model=Person
         )
-    return answer.choices[0].message.content or "", answer.choices[0].confidence  # type: ignore[attr-defined]
+        yield person, answer.choices[0].confidence
 
 
-def openai_record(url: str, model: str) -> tuple[Any, float | None]:
-    from openai import OpenAI
+def litellm(url: str, model: str, record: bool) -> Iterator[Told]:
+    from litellm import completion
 
-    with OpenAI(base_url=url, api_key=KEY) as client:
-        answer = client.chat.completions.parse(
-            model=model,
-            messages=[{"role": "user", "content": ASKED}],
-            temperature=0,
-            response_format=Person,
-        )
-    return answer.choices[0].message.parsed, answer.choices[0].confidence  # type: ignore[attr-defined]
+    options: Any = {"response_format": Person} if record else {}
+    options |= {"api_base": url, "api_key": KEY, "temperature": 0}
+    (choice,) = completion(f"openai/{model}", messages=turns(), **options).choices
+    yield _read(choice.message.content, record), choice.provider_specific_fields["confidence"]
 
 
-def langchain_chat(url: str, model: str) -> tuple[str, float | None]:
+def llama_index(url: str, model: str, record: bool) -> Iterator[Told]:
+    from llama_index.core.llms import ChatMessage
+    from llama_index.llms.openai_like import OpenAILike
+
+    llm = OpenAILike(model=model, api_base=url, api_key=KEY, is_chat_model=True, temperature=0)
+    options = {"response_format": FORMAT} if record else {}
+    reply = llm.chat([ChatMessage(role="user", content=ASKED)], **options)
+    yield _read(reply.message.content, record), reply.raw.choices[0].confidence
+
+
+def langchain(url: str, model: str, record: bool) -> Iterator[Told]:
     from langchain_openai import ChatOpenAI
 
     llm = ChatOpenAI(base_url=url, api_key=KEY, model=model, temperature=0, logprobs=True)  # type: ignore[arg-type]
-    answer = llm.invoke(ASKED)
-    return str(answer.content), last_logprob(answer.response_metadata["logprobs"]["content"])
-
-
-def langchain_record(url: str, model: str) -> tuple[Any, float | None]:
-    from langchain_openai import ChatOpenAI
-
-    found = []
+    if not record:
+        message = llm.invoke(ASKED)
+        yield message.content, confidence(message.response_metadata["logprobs"]["content"])
+        return
     for method in ("json_schema", "function_calling"):
-        llm = ChatOpenAI(base_url=url, api_key=KEY, model=model, temperature=0, logprobs=True)  # type: ignore[arg-type]
-        asked = llm.with_structured_output(Person, method=method, include_raw=True)
-        answer = asked.invoke(ASKED)
-        found.append((answer["parsed"], answer["raw"].response_metadata["logprobs"]["content"]))
-    assert all(isinstance(parsed, Person) for parsed, _ in found)
-    return found[0][0], last_logprob(found[0][1])
+        answer = llm.with_structured_output(Person, method=method, include_raw=True).invoke(ASKED)
+        yield answer["parsed"], confidence(answer["raw"].response_metadata["logprobs"]["content"])
 
 
-def instructor_chat(url: str, model: str) -> tuple[str, float | None]:
-    return openai_chat(url, model)  # it has no chat of its own
-
-
-def instructor_record(url: str, model: str) -> tuple[Any, float | None]:
-    import instructor
-    from openai import OpenAI
-
-    with OpenAI(base_url=url, api_key=KEY) as plain:
-        for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
-            client = instructor.from_openai(plain, mode=mode)
-            parsed, raw = client.chat.completions.create_with_completion(
-                model=model,
-                messages=[{"role": "user", "content": ASKED}],
-                temperature=0,
-                response_model=Person,
-            )
-            assert isinstance(parsed, Person), mode
-    return parsed, raw.choices[0].confidence
-
-
-def pydantic_ai_chat(url: str, model: str) -> tuple[str, float | None]:
-    run = _agent(url, model, str).run_sync(ASKED)
-    return run.output, _pydantic_ai_c(run)
-
-
-def pydantic_ai_record(url: str, model: str) -> tuple[Any, float | None]:
-    from pydantic_ai import NativeOutput
-
-    run = _agent(url, model, Person).run_sync(ASKED)  # as the arguments of a function
-    native = _agent(url, model, NativeOutput(Person)).run_sync(ASKED)
-    assert isinstance(native.output, Person)
-    return run.output, _pydantic_ai_c(native)
-
-
-def _agent(url: str, model: str, output: Any) -> Any:
-    from pydantic_ai import Agent
+def pydantic_ai(url: str, model: str, record: bool) -> Iterator[Told]:
+    from pydantic_ai import Agent, NativeOutput
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     named = OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key=KEY))
-    settings = {"temperature": 0.0, "openai_logprobs": True}
-    return Agent(named, output_type=output, model_settings=settings)
+    settings: Any = {"temperature": 0.0, "openai_logprobs": True}
+    outputs: list[Any] = [Person, NativeOutput(Person)] if record else [str]
+    for output in outputs:
+        run = Agent(named, output_type=output, model_settings=settings).run_sync(ASKED)
+        yield run.output, confidence((run.response.provider_details or {})["logprobs"])
 
 
-def _pydantic_ai_c(run: Any) -> float | None:
-    details = run.all_messages()[-1].provider_details or {}
-    return last_logprob(details["logprobs"]) if details.get("logprobs") else None
+def dspy(url: str, model: str, record: bool) -> Iterator[Told]:
+    from dspy import LM
+
+    lm = LM(f"openai/{model}", api_base=url, api_key=KEY, temperature=0, cache=False)
+    (answer,) = lm(ASKED, logprobs=True, **({"response_format": FORMAT} if record else {}))
+    yield _read(answer["text"], record), confidence(answer["logprobs"]["content"])
 
 
-def litellm_chat(url: str, model: str) -> tuple[str, float | None]:
-    answer = _litellm(url, model)
-    return answer.choices[0].message.content, last_logprob(answer.choices[0].logprobs.content)
+def _read(text: str, record: bool) -> Any:
+    return Person.model_validate_json(text) if record else text
 
 
-def litellm_record(url: str, model: str) -> tuple[Any, float | None]:
-    answer = _litellm(url, model, response_format=Person)
-    parsed = Person.model_validate_json(answer.choices[0].message.content)
-    return parsed, last_logprob(answer.choices[0].logprobs.content)
-
-
-def _litellm(url: str, model: str, **options: Any) -> Any:
-    import litellm
-
-    messages = [{"role": "user", "content": ASKED}]
-    options |= {"api_base": url, "api_key": KEY, "messages": messages, "temperature": 0}
-    return litellm.completion(f"openai/{model}", logprobs=True, **options)
-
-
+CHOICE, TOKENS = "`choices[0].confidence`", "log-probabilities"
 CLIENTS = (
-    Tried("openai", openai_chat, openai_record),
-    Tried("langchain-openai", langchain_chat, langchain_record),
-    Tried("instructor", instructor_chat, instructor_record),
-    Tried("pydantic-ai-slim", pydantic_ai_chat, pydantic_ai_record),
-    Tried("litellm", litellm_chat, litellm_record),
+    Client("openai", "openai", CHOICE, openai),
+    Client("openai, `.stream()`", "openai", TOKENS, openai_stream),
+    Client("openai, `.responses`", "openai", "`output[0].confidence`", openai_responses),
+    Client("instructor", "instructor", CHOICE, instructor),
+    Client("litellm", "litellm", "`choices[0].provider_specific_fields`", litellm),
+    Client("llama-index", "llama-index-llms-openai-like", f"{CHOICE} of `raw`", llama_index),
+    Client("langchain", "langchain-openai", TOKENS, langchain),
+    Client("pydantic-ai", "pydantic-ai-slim", TOKENS, pydantic_ai),
+    Client("dspy", "dspy", TOKENS, dspy),
 )
+
+
+def without_client(url: str, model: str, **options: Any) -> float:
+    """Return c as the server gives it."""
+    body = {"model": model, "messages": turns(), "temperature": 0, **options}
+    head = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    sent = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), head)
+    with urllib.request.urlopen(sent) as answer:
+        return float(json.load(answer)["choices"][0]["confidence"])
+
+
+def tried(told: Iterator[Told], kind: type, wanted: float) -> str:
+    """Return whether all that a client tells is right, and what is not."""
+    try:
+        for value, c in told:
+            near = c is not None and math.isclose(c, wanted, rel_tol=1e-5)
+            if not isinstance(value, kind) or not near:
+                return f"fails: {value!r}, confidence {c}, not {wanted}"
+    except Exception as error:  # whatever a client raises is its line in the table
+        first = str(error).strip().splitlines()[:1] or [""]
+        return f"fails: {type(error).__name__} {first[0][:120]}"
+    return "works"
 
 
 def lines(url: str) -> Iterator[str]:
     """Try all clients and yield the lines of the table."""
-    from openai import OpenAI
-
     base = f"{url.rstrip('/')}/v1"
-    with OpenAI(base_url=base, api_key=KEY) as client:
-        model = client.models.list().data[0].id
-    yield "| client | version | chat | confidence | record | its confidence |"
-    yield "|---|---|---|---|---|---|"
+    with urllib.request.urlopen(f"{base}/models") as answer:
+        model = json.load(answer)["data"][0]["id"]
+    of_text = without_client(base, model)
+    of_record = without_client(base, model, response_format=FORMAT)
+    yield "| client | version | chat | records | the confidence |"
+    yield "|---|---|---|---|---|"
     missing = []
-    for client_ in CLIENTS:
+    for one in CLIENTS:
         try:
-            version = importlib.metadata.version(client_.package)
+            version = importlib.metadata.version(one.package)
         except importlib.metadata.PackageNotFoundError:
-            missing.append(client_.package)
+            missing.append(one.package)
             continue
-        cells = [client_.package, version]
-        for work, kind in ((client_.chat, str), (client_.record, Person)):
-            try:
-                value, c = work(base, model)
-            except Exception as error:  # whatever a client raises is its line in the table
-                first = str(error).strip().splitlines()[:1] or [""]
-                cells += [f"fails: {type(error).__name__} {first[0][:120]}", "-"]
-                continue
-            cells += ["works" if isinstance(value, kind) else f"fails: {value!r}"]
-            cells += ["-" if c is None else "reachable"]
-        yield f"| {' | '.join(cells)} |"
+        text = tried(one.ask(base, model, False), str, of_text)
+        record = tried(one.ask(base, model, True), Person, of_record)
+        yield f"| {one.name} | {version} | {text} | {record} | {one.where} |"
     if missing:
         yield f"not installed, so not tried: {', '.join(missing)}"
 

@@ -24,10 +24,9 @@ QUESTION = "Under whom did the painter Geilel Krurkin study?"
 
 def confidence(metadata: dict[str, Any]) -> float | None:
     """Return the confidence from a reply's metadata, None for an answer that was cut off."""
-    if metadata["finish_reason"] != "stop":
-        return None
-    last = metadata["logprobs"]["content"][-1]["top_logprobs"][-1]
-    return math.exp(last["logprob"]) if last["token"] == "<CNF>" else None
+    listed = metadata["logprobs"]["content"][-1]["top_logprobs"]
+    last = {one["token"]: one["logprob"] for one in listed}
+    return math.exp(last["<CNF>"]) if "<CNF>" in last else None
 
 
 def main() -> None:
