@@ -134,7 +134,7 @@ _UNDECIDED = re.compile(  # Some say Paris, others say Rome. Perhaps Paris, perh
 _BELIEF = (
     rf"{_PART}\b(?:(?<!is\s)(?<!are\s)(?<!be\s)thought|used\s+to|(?:may|might|could|would|people|many|most"
     r"|some|often|commonly)\s+(?:\w+\s+)?(?:think|believe|say|assume|expect|guess)|at\s+first|früher"
-    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_PART}\bbut\b{_PART}\b(?:is|are)\s+now\b))\b{_PART}"
+    rf"|mistaken|dachten?|pensais|creía|(?:was|were)\b(?={_PART}\bbut\b{_PART}\b(?:is|are)\s+(?:\S+\s+){{0,4}}?now\b))\b{_PART}"
 )
 _GIVEN_UP = re.compile(  # I thought it was Paris, but (it is Rome); not of an option, or in doubt
     rf"(?:\A|(?<=[.!?\n]))(?!{_PART}(?:\b(?:answer|option|choice)|\b(?-i:[A-HJ])\b))"
@@ -148,7 +148,8 @@ _GIVEN_UP = re.compile(  # I thought it was Paris, but (it is Rome); not of an o
     re.I,
 )
 _CANDIDATES = re.compile(  # Between A and B, (B is right)
-    r"(?:\A|(?<=[.!?\n]))\W*(?i:between|of|among|comparing|eliminating|excluding|ruling\s+out)\s+"
+    r"(?:\A|(?<=[.!?\n]))\W*(?i:between|of|among|comparing|eliminating|excluding|ruling\s+out"
+    r"|it\s+(?:can['\u2019]t|cannot|is\s+not)(?:\s+be)?)\s+"
     r"(?i:options?\s+)?[A-J]\b[^.;:\n]{0,99}?,\s+(?!(?:and|or)\b|[A-J](?:,|\s+(?:and|or)\b))"
 )
 _CORRECTED = re.compile(
@@ -323,10 +324,9 @@ def concluded(said: str) -> str:
 
 def joined(between: str, after: str = "") -> bool:
     """Return whether what stands between two answers leaves open which of them is meant."""
-    between = between[-_NEAR:]
+    between = between[-_NEAR:].replace(" is ", "  ")  # 10% of 50 is 5
     if _JOINING.fullmatch(between):
-        left = between.replace(" is ", "  ")  # 10% of 50 is 5
-        return "=" not in left and re.search(r"[^\W\d_]|[,/&+]", left) is not None
+        return "=" not in between and re.search(r"[^\W\d_]|[,/&+]", between) is not None
     return _DOUBTED.match(f"{between}\0{after[:_NEAR]}") is not None
 
 

@@ -126,10 +126,9 @@ def named(part: str, choices: Sequence[str], *, marked: bool = True) -> str | No
     options = [_bare(choice) for choice in choices]
     if not (bare := _bare(part)):
         return None
-    if re.fullmatch(r"[A-Ja-j]", stripped := part.strip(_OPEN)):
-        beyond = choices and LETTERS.index(stripped.upper()) >= len(choices)
-        if not (beyond and options.count(bare) == 1):
-            return stripped.upper()
+    stripped = part.strip(_OPEN).upper()
+    if re.fullmatch("[A-J]", stripped) and (bare not in options or _offered(stripped, choices)):
+        return stripped
     if options.count(bare) == 1:
         return LETTERS[options.index(bare)]
     lead = _LEAD.match(part)

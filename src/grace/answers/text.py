@@ -15,8 +15,10 @@ from grace.answers.finding import plain
 from grace.answers.numbers import COUNTED, ORDINAL_WORDS, ROMAN
 from grace.answers.units import DATE, ISO, OTHER, UNITS, dated
 from grace.answers.words import (
+    ASKS_WHO,
     EMPTY,
     FEW,
+    content,
     count,
     has_words,
     is_named_unspaced,
@@ -58,10 +60,8 @@ _BESIDE = re.compile(  # what it is compared with, or stands beside the answer
     r"|\bnot\s(?!only\b)[^,.;\n]*?,?\sbut\b",
     re.I,
 )
-_TIMED = re.compile(rf"{DATE.pattern}|\d\s?[ap]\.?m\b", re.I)
-_CLAUSE = re.compile(
-    r"[,;:!?](?=\s|$)|(?<=[^\W_]{3})\.(?=\s|$)|[\u2014\n]|\s\(|\b(?:but|rather)\b", re.I
-)
+_TIMED = re.compile(rf"{DATE.pattern}|\d\s?[ap]\.?m\b|\b\d\d?:\d\d\b", re.I)
+_CLAUSE = re.compile(r"(?:[,;:!?]|(?<=[^\W_]{3})\.)(?!\S)|[\u2014\n]|\s\(|\b(?:but|rather)\b", re.I)
 _ASIDE = re.compile(r"(?<=\w)\s?\((?!\W*(?:or|and|maybe|possibly)\b)[^()\n]*\)(?=\s*(?:\w|\W*\Z))")
 
 
@@ -158,9 +158,8 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
     dates = {*ISO.findall(accepted)}
     if not threshold or not wanted <= given or dates not in (set(), {*ISO.findall(said)} or dates):
         return False
-    other_unit = wanted and _other_unit(said, accepted)
-    denies = _denies(said, accepted) and not finding.DENIED.search(asked or "")
-    if other_unit or denies or _other_sign(said, accepted):
+    differs = (wanted and _other_unit(said, accepted)) or _other_sign(said, accepted)
+    if differs or (_denies(said, accepted) and not finding.DENIED.search(asked or "")):
         return False
     if finding.UNSPACED.search(accepted):
         return is_named_unspaced(accepted, said)
@@ -193,12 +192,11 @@ def _says(accepted: str, said: str, threshold: float, asked: str | None) -> bool
     """Return whether a text, or the first of its clauses that denies nothing, has the words."""
     clauses = [part for part in _CLAUSE.split(_ASIDE.sub("", said)) if part.strip()]
     clause = next(itertools.filterfalse(finding.DENIED.search, clauses), "")
-    named = _COPULA.match(clause)
-    is_short = named and len(named[1].split()) <= len(accepted.split())
+    rest = "".join(_COPULA.findall(clause))
     return (
         has_words(accepted, said, threshold, asked)
         or has_words(accepted, clause, threshold, asked)
-        or bool(named and is_short and has_words(accepted, named[1], threshold, asked))
+        or (len(rest) < len(accepted) + FEW and has_words(accepted, rest, threshold, asked))
         or bool(numbers.stated_in(accepted) and _is_amount(accepted, said))
     )
 
@@ -213,6 +211,7 @@ def hedges(said: str, accepted: Sequence[str], threshold: float, asked: str | No
     wanted, said = [*accepted], numbers.typed(said)
     if _listed(said) and any(map(_listed, accepted)):  # which `alike` compares
         return False
+    wanted += [one.split()[-1] for one in accepted if ASKS_WHO.search(asked or "")]
     for text in accepted:
         if parts := finding.parts(text):  # Romeo and Juliet is one answer
             wanted += parts
@@ -229,8 +228,8 @@ def hedges(said: str, accepted: Sequence[str], threshold: float, asked: str | No
         for sign, piece in zip(pieces[::2], pieces[1::2], strict=True):
             if hedged and sign in (None, ";"):  # Of Paris and Rome, Paris is larger
                 hedged = not any(has_words(one, piece, threshold) for one in wanted)
-            if are_lists and sign != ";":  # Larry Page (while at Stanford)
-                piece = re.split(r"(?<=\w)\s(?=[a-z]+\s)", piece)[0] if named else piece
+            if are_lists and named and sign != ";":  # Larry Page (in 1998)
+                piece = re.split(r"(?<=\w)\s(?=[a-z]+\s)", piece)[0]
             item = _is_wanted(piece, wanted, threshold, named, begins=sign == ";")
             if item is None or (is_open and sign is None):
                 items, is_open = [], False
@@ -276,7 +275,7 @@ def _is_formula(text: str) -> bool:
     """Return whether a text is one of mathematics without words, such as p - q, (1, 2] or 3:2."""
     text, functions = _FUNCTION.subn("x", numbers.typed(text).strip("$ ."))
     signs = _OPERATOR.search(text) or (functions and re.search(r"\d", text))
-    return bool(signs) and not re.search(r"[^\W\d_]{2,}", text)
+    return bool(signs) and not re.search(r"[a-z]{2}" if "->" in text else r"[^\W\d_]{2}", text)
 
 
 def _listed(text: str) -> list[Fraction]:
@@ -307,9 +306,11 @@ def _denies(said: str, accepted: str) -> bool:
     """Return whether the clause nearest to the accepted text has a negation that this lacks."""
     unlike = rf"(?i)(?!not\b){finding.REJECTING}"
     accepted, said = (re.sub(unlike, ", not ", _IDIOM.sub(" ", one)) for one in (accepted, said))
-    about = set(normalise(accepted).split())
+    about = {*normalise(accepted).split(), *content(accepted)}
     clauses = [clause for clause in _CLAUSE.split(said) if clause.strip()]
-    nearest = max(clauses, key=lambda c: len(about & set(normalise(c).split())), default="")
+    nearest = max(
+        clauses, key=lambda c: len(about & {*normalise(c).split(), *content(c)}), default=""
+    )
     return bool(finding.DISPUTED.search(nearest)) != bool(finding.DISPUTED.search(accepted))
 
 

@@ -21,9 +21,10 @@ _FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were 
 EMPTY = {*_FUNCTION_WORDS.split(), "between"}
 _PARTICLE = re.compile(r"\b(?:v\.|(?:[vV][ao]n|[dD][ei][rl]?|den|da|du|della|la|i?bi?n)\b)(?=\s)")
 _TITLES = "mr mrs ms dr prof professor sir president general gen reverend rev emperor lord lady"
+_TITLES += " doctor madame baron baroness dame colonel senator governor herr frau monsieur"
 _TITLED = {*_TITLES.split()}  # words before a name that make no other name of it
 _SUFFIXES = {*("jr", "sr", "inc", "incorporated", "ltd", "limited", "llc", "group")}
-_SUFFIXES |= {"co", "company", "corp", "corporation"}
+_SUFFIXES |= {"co", "company", "corp", "corporation", "holdings", "plc", "gmbh"}
 _FIRMS = _SUFFIXES - {"jr", "sr"}
 _DIRECTIONS = {word for way in ("north", "south", "east", "west") for word in (way, f"{way}ern")}
 _DIRECTIONS |= {"new"}
@@ -57,12 +58,13 @@ _OFFERS = re.compile(  # a question that names what may be answered
 )
 _ASKING = {*("what", "which", "who", "whom", "whose", "where", "when", "how")}
 _SENTENCE = re.compile(r"(?:(?<=[^\W_]{3}\.)|(?<=[!?]))\s+|(?<=[\u3002\uff1f])|\n")  # not after St.
-_ASKS_WHO = re.compile(r"\bwho(?:m|se)?\b|\bwer\b|\bqui\b|\bquién\b|\b\u043a\u0442\u043e\b", re.I)
+ASKS_WHO = re.compile(r"\bwho(?:m|se)?\b|\bwer\b|\bqui\b|\bquién\b|\b\u043a\u0442\u043e\b", re.I)
+_ALONE = re.compile(  # Bell invented it
+    r"(?:\A|[(,:;*\"]\s?|\b[a-z]\w*\s)([A-ZÀ-Ý]\w+)(?=\W*\Z|[,.;:(]|\s(?:is|was|wrote|had|won|\w+ed)\b)"
+)
 _OWNING = re.compile(r"['\u2019]s\s+([a-z]\w*)")
 _UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに写寫著发發"
-_KOREAN = re.compile(  # what is written together with a name
-    r"(?<=[\uac00-\ud7a3]{2})(?:특별시|광역시|시)?(?:입니다|이다|이에요|예요|은|는|이|가|을|를|의|에서?)?(?!\w)"
-)
+_KOREAN = re.compile(r"(?<=[\uac00-\ud7a3]{2})(?:특별시)?(?:입니다|이다|은|는|이|가|의|에)?(?!\w)")
 _ENDINGS = {*("us i", "um a", "on a", "is es", "y ies", "f ves", "fe ves", "an en", "x ces")}
 
 
@@ -76,27 +78,29 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     other = [word for word in given if word not in about]  # German, of Germany
     wanted = _written_out(content(accepted), accepted, given)
     named = [word for word in wanted if word in given or word not in _FIRMS]
-    wanted = named if _without(about, named) else wanted
-    new = _written_out(_without(about, given), said, wanted)
+    wanted = named if without(about, named) else wanted
+    new = _written_out(without(about, given), said, wanted)
     given = _written_out(given, said, wanted)
-    if own := _without(about, wanted):
-        if not any(is_among(word, [*new, *other]) for word in own):
+    if own := without(about, wanted):
+        if not any(_is_among(word, [*new, *other]) for word in own):
             return False  # all that is said is in the question
     elif not _OFFERS.search(question):
-        asks = [word for word in _without(wanted, about) if word not in _ASKING]
-        repeats = not asks or any(is_among(word, asks) for word in given)
-        if not _without(given, about) or (repeats and not _ABOUT_IT.issuperset(new)):
+        asks = [word for word in without(wanted, about) if word not in _ASKING]
+        repeats = not asks or any(_is_among(word, asks) for word in given)
+        if not without(given, about) or (repeats and not _ABOUT_IT.issuperset(new)):
             return False  # the question repeated, maybe with something else
     if len(wanted) > FEW and len(given) > FEW:
         counted = (own, new) if own else (wanted, given)
         return rouge_l(*map(" ".join, counted)) >= max(threshold, 0.5) - 1e-9
-    extra = _without(wanted, given)
+    extra = without(wanted, given)
     named = [word for word in extra if word not in _TITLED]
     if not extra:
         initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
         wanted = [word for word in wanted if word in given or word not in initials]
-    missing = _without(given, wanted)
-    if missing and (named or _TITLED.issuperset(given)):
+    missing = without(given, wanted)
+    alone = _ALONE.findall(_PARTICLE.sub("", said).strip()) if ASKS_WHO.search(question) else []
+    by_surname = missing == wanted[:-1] and any(content(one) == wanted[-1:] for one in alone)
+    if missing and ((named and not by_surname) or _TITLED.issuperset(given)):
         return False
     if not wanted or not given or _DIRECTIONS & {*missing}:
         return False
@@ -106,8 +110,7 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
         share = 1 - len(missing) / (len(wanted) + len(given) - len(extra))
-        by_surname = _ASKS_WHO.search(asked or "") and is_among(wanted[-1], given)
-        return share >= threshold - 1e-9 and share > 0.5 - bool(by_surname) * 1e-9
+        return share >= threshold - 1e-9 and share > 0.5 - by_surname * 1e-9
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
 
@@ -119,8 +122,9 @@ def _question(asked: str) -> str:
     return next((one for one in reversed(sentences) if "?" in one or "\uff1f" in one), asked)
 
 
-def _without(others: Sequence[str], words: Sequence[str]) -> list[str]:
-    return [word for word in words if not is_among(word, others)]
+def without(others: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Return the words that are not among others."""
+    return [word for word in words if not _is_among(word, others)]
 
 
 def _may_lack(
@@ -134,7 +138,7 @@ def _may_lack(
         return False
     else:
         needed = _head(accepted)
-    return all(is_among(word, about) for word in needed if word in missing)
+    return all(_is_among(word, about) for word in needed if word in missing)
 
 
 def _head(accepted: str) -> list[str]:
@@ -171,7 +175,7 @@ def is_other_name(accepted: str, said: str, asked: str | None) -> bool:
         if len(words) > 1:
             beside += re.findall(r"\A ([A-Z][a-z]{2,})\b", after)
         known = [*about, *_SUFFIXES, "city"]
-        other = [one for one in beside if not is_among(one.casefold(), known)]
+        other = [one for one in beside if not _is_among(one.casefold(), known)]
         owned = _OWNING.match(after)
         return bool(other) or (owned is not None and not ("whose" in about and owned[1] in about))
 
@@ -212,13 +216,12 @@ def _written_out(words: list[str], text: str, others: list[str]) -> list[str]:
     written: list[str] = []
     for word in words:
         forms = (heads,) if word in (f"{heads}a", f"{heads}c") else (word, word[0])
-        known = next((one for one in forms if one in heads), "") if word in short else ""
-        known = "" if word in others else known
+        known = next((one for one in forms if one in heads and word in short - {*others}), "")
         written += others[heads.find(known) :][: len(known)] or [word]
     return written
 
 
-def is_among(word: str, others: Sequence[str]) -> bool:
+def _is_among(word: str, others: Sequence[str]) -> bool:
     """Return whether a word, or a number in any writing, is among others."""
     number = count(word)
     if number is not None:

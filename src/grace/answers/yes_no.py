@@ -68,8 +68,7 @@ def restated(text: str, asked: str) -> str | None:
     first = re.split(r"(?<=\w)[.!;](?=\s|$)|,\s", opening(spoken(text))[0])[0]
     said, about = ({*words.content(one)} - {*_AUXILIARIES.split()} for one in (first, asked))
     denied = DENIED.search(first) is not None
-    every = all(words.is_among(word, [*about]) for word in said)
-    if not said or not every or (len(said) < len(about) and not denied):
+    if not said or words.without([*about], [*said]) or (len(said) < len(about) and not denied):
         return None
     return "no" if denied != (DENIED.search(asked) is not None) else "yes"
 

@@ -95,16 +95,13 @@ def _source(data: DataSettings) -> str:
 
 def _note_conversations(source: str, questions: Iterable[Question], data: DataSettings) -> None:
     """Say which settings of the prompt are not used, since conversations stand as they are."""
-    unused = [f"data.{name}" for name in ("system", "template", "shots") if _is_set(data, name)]
+    unused = [f"data.{name}" for name in ("system", "template") if getattr(data, name)]
+    unused += ["data.shots"] * (data.shots > 0)
     if unused and any(question.messages for question in questions):
         note(
             f"{source}: conversations stand as they are, without {' and '.join(unused)}; write "
             "what the model is to see into their messages"
         )
-
-
-def _is_set(data: DataSettings, name: str) -> bool:
-    return getattr(data, name) > 0 if name == "shots" else bool(getattr(data, name))
 
 
 def _rows(source: str, data: DataSettings, seed: int, once: Once) -> dict[str, list[Row]]:

@@ -31,8 +31,9 @@ def _harness(fields: dict[str, Any]) -> dict[str, Any]:
     if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         return row | {"response": said}
     values = [float(value) for value, _ in pairs]  # also "-0.3", beside whether it is greedy
-    asked = fields.get("arguments")
-    each = [[*one.values()] if isinstance(one, dict) else one for one in _listed(asked)]
+    asked = fields.get("arguments") or []
+    asked = asked.values() if isinstance(asked, dict) else asked
+    each = [[*one.values()] if isinstance(one, dict) else one for one in asked]
     if len(each) != len(values) or len(values) < 2:
         return row
     top = values.index(max(values))
@@ -40,10 +41,6 @@ def _harness(fields: dict[str, Any]) -> dict[str, Any]:
     if not all(value < math.inf for value in values) or values[top] == -math.inf:
         return row
     return {"confidence": 1 / math.fsum(math.exp(value - values[top]) for value in values)} | row
-
-
-def _listed(asked: Any) -> list[Any]:
-    return list(asked.values()) if isinstance(asked, dict) else asked or []
 
 
 def _inspect(fields: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ from grace.tasks.draw import asked_key, content_id
 from grace.tasks.rows import file_of, note
 
 _OWN_LETTER = re.compile(r"(?:(?<!\S)|\A)\(?([A-J])[ ]?[).:]\s*(?=\S)", re.IGNORECASE)
-_DIGITS = "0123456789"
+_DIGITS, _PAIRS = "0123456789", ({"Y", "N"}, {"T", "F"})
 _OFFERED = re.compile(r"\A\s*\[.*,|[\s(]1[).:]\s.*[\s(]2[).:]\s", re.DOTALL)  # in a list, or 1. 2.
 _BEFORE_OPTIONS = re.compile(r"\s*(?:options|(?:answer )?choices)[ \t]*:\s*\Z", re.IGNORECASE)
 _AFTER_OPTIONS = re.compile(r"\n[ \t]*answer[ \t]*:?\s*\Z", re.IGNORECASE)
@@ -120,24 +120,25 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     if choices and (whole_number(answer) or 0) < 0:
         answer = None  # as the Hub's data sets mark a hidden answer
     if answer is None and graded:
-        what = "answer" if choices else "answers"
         is_one = functools.partial(_is_answer, row, data)
-        raise missing(what, "answer", fields, data, where, is_one)
+        raise missing("answer" if choices else "answers", "answer", fields, data, where, is_one)
 
     def accepts(name: str) -> tuple[str, ...]:
         value = _unfolded(fields, name, where)
         if choices:
             return (_right_letter(value, choices, labels, columns, row),)
         said = str(value).strip().lower()
-        if said in ("true", "false") or (said in tuple("yntf") and _are_yes_no(row)):
+        is_yes_no = said in tuple("yntf") and _habits_of(row).answers in _PAIRS
+        if is_yes_no or said in ("true", "false"):
             return ("yes", "true") if said[0] in "yt" else ("no", "false")
         return _texts(value, f'{where}: "{name}"')
 
     if answer is not None:
-        if not choices:
-            _refuse_classes(answer, fields, columns, row, data)
+        if not choices and columns.answers != data.answer_field:
+            _refuse_classes(answer, fields, columns, row)
         answers = accepts(columns.answers)
-        filled = [name for name in fields if not is_empty(fields[name])]
+        known = [name for name in fields if plain(name) in (*TRUTH, *ALIASES)]
+        filled = [name for name in known if not is_empty(fields[name])]
         if plain(columns.answers) in ("answer", "answers") and not data.answer_field:
             for other in (name for name in filled if plain(name) in TRUTH):
                 said = answers
@@ -163,23 +164,16 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
     return Question(name, "jsonl", text, answers, choices, group, source, messages)
 
 
-def _are_yes_no(row: Row) -> bool:
-    return _habits_of(row).answers in ({"Y", "N"}, {"T", "F"})
-
-
-def _refuse_classes(
-    answer: Any, fields: dict[str, Any], columns: Columns, row: Row, data: DataSettings
-) -> None:
+def _refuse_classes(answer: Any, fields: dict[str, Any], columns: Columns, row: Row) -> None:
     """Refuse what may be a number or letter of a choice or class, where there are no choices."""
     name, every = columns.answers, set[str]()
-    if name != data.answer_field and str(answer).strip(" ().").upper() in (*LETTERS, *_DIGITS):
+    if str(answer).strip(" ().").upper() in (*LETTERS, *_DIGITS):
         every = _habits_of(row).answers
-    others = [key for key in fields if key != name and plain(key) not in ALIASES]
+    others = (fields[key] for key in fields if key != name and plain(key) not in ALIASES)
     alike = every <= {*LETTERS} or every == {"0", "1"}
-    if every <= {*_DIGITS} and any(_OFFERED.search(str(fields[key])) for key in others):
-        alike = True
+    alike |= len(every) > 1 and every <= {*_DIGITS} and any(map(_OFFERED.search, map(str, others)))
     points = plain(name) in POINTING and whole_number(answer) is not None
-    if ((alike and len(every) > 1) or points) and name != data.answer_field:
+    if (alike and len(every) > 1) or points:
         raise DataError(
             f'{row.where}: "{name}" is {answer}, which may stand for a choice or class; write '
             f"texts, add the choices, or say that it is meant: --answer-field {shlex.quote(name)}"
@@ -268,8 +262,7 @@ def field_answers(value: Any, what: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name, one in value.items():
         if isinstance(one, dict) and one:
-            inner = field_answers({f"{name}.{key}": each for key, each in one.items()}, what)
-            found |= inner
+            found |= field_answers({f"{name}.{key}": each for key, each in one.items()}, what)
         elif isinstance(one, bool):
             found[name] = ("yes", "true") if one else ("no", "false")
         elif one is not None:
@@ -333,14 +326,9 @@ def _choices(
     elif isinstance(value, dict):  # {"A": "21", "B": "23"}
         labels = [label for label, text in value.items() if text is not None]
         value = [value[label] for label in labels]
-    elif isinstance(value, str) and not (parts := _lettered(value))[0].strip():
-        value = [*parts[1]]
     choices = _texts(value, what)
-    own = [_OWN_LETTER.match(text) for text in choices]
-    if [match and match[1].upper() for match in own] == [*LETTERS[: len(choices)]]:
-        choices = tuple(
-            text[match.end() :] for text, match in zip(choices, own, strict=True) if match
-        )
+    before, own = _lettered("\n".join(choices))
+    choices = own if len(choices) in (1, len(own)) and not before.strip() else choices
     if not 2 <= len(choices) <= len(LETTERS):
         count = f"{len(choices)} choice{'s' * (len(choices) != 1)}"
         example = ' as a list: ["4", "7"]' if len(choices) == 1 else ""
