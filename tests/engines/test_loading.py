@@ -173,7 +173,19 @@ def test_a_model_that_takes_no_cache_is_refused(tokenizer, tmp_path):
 
 def test_damaged_weights_are_refused(tiny_dir):
     (tiny_dir / "model.safetensors").write_bytes(b"x" * 100)
-    refused("no causal language model in", tiny_dir)
+    refused("no causal language model in .*; its weights are damaged: download them", tiny_dir)
+
+
+def test_what_config_json_says_wrongly_is_not_taken_for_another_fault(tiny_dir):
+    config = json.loads((tiny_dir / "config.json").read_text())
+    (tiny_dir / "config.json").write_text(json.dumps(config | {"vocab_size": 7}))
+    refused("its weights have other sizes than config.json says", tiny_dir)
+    (tiny_dir / "config.json").write_text("{")
+    refused("config.json is not valid JSON", tiny_dir)
+    (tiny_dir / "config.json").unlink()
+    refused("has no config.json; give a Hugging Face model", tiny_dir)
+    (tiny_dir / "adapter_config.json").write_text("{}")
+    refused("is an adapter, no model; give the model that it belongs to", tiny_dir)
 
 
 @pytest.mark.parametrize("tiny", ["llama_untied"], indirect=True)

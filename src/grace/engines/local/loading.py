@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 
 from grace import plugins
 from grace.chat import frozen_date, with_date, with_thinking
@@ -24,7 +25,7 @@ from grace.engines.reading import check_rows, ends_in, ids_in, named_ends
 from grace.errors import ModelError, first_line
 from grace.evidence import Evidence
 from grace.progress import say
-from grace.store import ROWS, cache_folder, is_run, read_card
+from grace.store import CARD, LORA_CONFIG, ROWS, cache_folder, is_run, read_card
 
 LARGE = 10**8  # parameters of a model that takes hours
 BFLOAT16 = ("amx_tile", "avx512_bf16")  # what processors that compute in bfloat16 support
@@ -92,6 +93,8 @@ def load_tokenizer(
 
     trust_remote_code = trust_remote_code or plugins.trusts(path)
     _check_directory(path, config=False)
+    if not (Path(path) / CARD).exists():  # a model: what is wrong with it is no fault of the tokenizer
+        read_config(path, trust_remote_code=trust_remote_code)
     remedy = f"give a directory with tokenizer.json, e.g. copy the base model's into {path}"
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
@@ -232,7 +235,10 @@ def _check_directory(path: str | Path, *, config: bool = True) -> None:
             f"{path} is a run; give the model that it started from, or an export of it"
         )
     if config and not (folder / "config.json").exists():
-        raise ModelError(f"{path} has no config.json; give a Hugging Face model directory")
+        adapter = any((folder / name).exists() for name in (CARD, LORA_CONFIG))
+        has = "is an adapter, no model" if adapter else "has no config.json"
+        wanted = "the model that it belongs to" if adapter else "a Hugging Face model directory"
+        raise ModelError(f"{path} {has}; give {wanted}")
 
 
 def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: bool) -> Any:
@@ -247,11 +253,12 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
             model, info = _causal_model(path, **options, output_loading_info=True)
     except Exception as error:  # transformers raises many kinds here
         _name_own_code(path, error)
-        reason = first_line(error)
-        raise ModelError(
-            f"no causal language model in {path} ({reason}); give a directory with config.json "
-            "and weights (model.safetensors)"
-        ) from error
+        reason, remedy = first_line(error), "give a directory with config.json and weights"
+        if "ignore_mismatched_sizes" in reason:
+            reason = "its weights have other sizes than config.json says"
+        if isinstance(error, SafetensorError):
+            remedy = "its weights are damaged: download them again"
+        raise ModelError(f"no causal language model in {path} ({reason}); {remedy}") from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise ModelError(

@@ -62,12 +62,11 @@ def sample(context: Context) -> None:
 
 def check_model(settings: RunSettings) -> None:
     """Refuse a model that is not there, or has no tokenizer; no weights are loaded."""
-    from grace.engines.local.loading import load_tokenizer, read_config
+    from grace.engines.local.loading import load_tokenizer
 
-    model, code = settings.model, settings.model.trust_remote_code
-    path = model_folder(model)
-    load_tokenizer(path, trust_remote_code=code, date=model.date)
-    read_config(path, trust_remote_code=code)
+    model = settings.model
+    code = model.trust_remote_code
+    load_tokenizer(model_folder(model), trust_remote_code=code, date=model.date)
 
 
 def draw_questions(context: Context, split: Split, name: SplitName) -> None:
