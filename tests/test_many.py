@@ -47,6 +47,18 @@ def test_a_list_gets_the_answers_of_single_calls(model: Model, options: Any):
     assert model.ask([]) == []
 
 
+def test_each_question_may_be_answered_as_long_as_its_kind(model: Model):
+    sample = dataclasses.replace(model.sample, max_new_tokens=9, open_tokens=2)
+    data = dataclasses.replace(model.data, prompt="text")  # short enough for the model
+    mixed, choices = dataclasses.replace(model, sample=sample, data=data), [(), ("x", "y")] * 6
+    asked: Any = {"choices": choices, "temperature": 9.0}
+    votes = mixed.vote(QUESTIONS[:12], budget=1, **asked)
+    assert max(one.tokens for one in votes[::2]) == 2 < max(one.tokens for one in votes[1::2])
+    assert mixed.vote(QUESTIONS[0], budget=1, temperature=9.0).tokens == votes[0].tokens
+    said = [[reply.text.strip()] for reply in mixed.ask(QUESTIONS[:12], **asked)]
+    assert said == [[vote.text for vote in one.votes] for one in votes]
+
+
 def test_answers_come_in_order_while_questions_are_still_read(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,6 +16,7 @@ from grace.engines.local.loading import load_tokenizer
 from grace.pipeline import prompting, run
 from grace.pipeline import settings as run_settings
 from grace.pipeline.context import Context
+from grace.pipeline.stages.answers import plan_units, sampling_for
 from grace.records import Question
 from grace.store import RunDir, read_json
 
@@ -171,6 +172,27 @@ def test_answers_have_room_for_explanations_and_for_what_is_accepted(inputs: Pat
     assert room([short, long], thinking=False) > 2 * 60
     assert room([short, choice], thinking=False) == 512
     assert room([short], thinking=True) == 50 + run_settings.THOUGHT
+
+
+def test_only_a_question_with_options_has_room_for_an_explanation(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_settings, "EXPLAINED", 56)
+    lines = (inputs / "questions.jsonl").read_text("utf-8").splitlines()[:24]
+    rows = [json.loads(line) for line in lines]
+    for row in rows[::3]:
+        row |= {"choices": ["x", "y", "z"], "answers": "B"}
+    file = tiny_run.write_lines(tmp_path / "mixed.jsonl", rows)
+    given = settings(inputs, "chat", f"data.file={file}", "data.prompt=text", "data.shots=0")
+    context = chosen(tmp_path / "run", given, monkeypatch)
+    asking = read_json(tmp_path / "run/train/asking.json")
+    assert (asking["max_new_tokens"], asking["open_tokens"]) == (56, 50)
+    questions = context.task.questions("train", given.data, 0)
+    sampling = sampling_for(context.settings, "train")
+    units = plan_units(context.engines.base, questions, context.prompts(questions), sampling)
+    longest = {key: unit.sampling.max_new_tokens for unit in units for key in unit.keys}
+    assert longest == {one.id: 56 if one.choices else 50 for one in questions}
+    assert [unit.number for unit in units] == [*range(len(units))]
 
 
 def test_a_prompt_that_the_model_cannot_hold_is_not_chosen(inputs: Path, tmp_path: Path) -> None:

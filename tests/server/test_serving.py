@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import sys
 import threading
@@ -311,6 +312,19 @@ def test_a_guarantee_is_listed_where_answers_may_be_as_long_as_those_it_was_chos
             listed = server.client().models.retrieve(NAME).grace["threshold"] or {}
             _, answer = server.post("/v1/chat/completions", ONCE)
             assert listed.get("promise", "") == answer["grace"]["promise"] == promise
+
+
+def test_only_a_question_with_options_may_be_answered_at_length(live: Live, finished: Path) -> None:
+    sample = dataclasses.replace(live.model.sample, open_tokens=1)
+    data = dataclasses.replace(live.model.data, prompt="text")  # short enough for the model
+    model = dataclasses.replace(live.model, sample=sample, data=data)
+    spent = []
+    with running(model, finished / "run") as server:
+        for options in ([], ["x", "y"]):
+            asked = ONCE | {"grace": {"budget": 1, "choices": options}, "temperature": 2.0}
+            _, answer = server.post("/v1/chat/completions", asked | {"seed": 1})
+            spent.append(answer["usage"]["completion_tokens"])
+    assert spent[0] == 1 < spent[1] <= sample.longest
 
 
 def test_completions_continue_text(live: Live) -> None:

@@ -208,6 +208,12 @@ class SampleSettings:
         "accepted answer, whichever is more; with model.thinking 2,048 more",
         low=0,
     )
+    open_tokens: int = setting(
+        0,
+        "longest response to a question without options, in tokens; 0: sample.max_new_tokens or, "
+        "where that is not set either, as if no question had options",
+        low=0,
+    )
     stop: tuple[str, ...] = setting(
         (),
         "texts that end a response: every token that contains one is an end token; empty: a "

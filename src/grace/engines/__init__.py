@@ -6,8 +6,8 @@ Prompts and responses are token ids.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -35,7 +35,8 @@ class Sampling:
 
     A `temperature` below `GREEDY_BELOW` counts as 0, which is greedy. Sample number s of a prompt
     depends on (seed, the prompt's key, s) alone, so a later call can continue at `first_sample`.
-    `max_new_tokens` includes the end token.
+    `max_new_tokens` includes the end token; with `open_tokens` it is that of questions with
+    options, and an engine is given what `by_length` makes of it.
     """
 
     num_samples: int = 1
@@ -44,6 +45,16 @@ class Sampling:
     max_new_tokens: int = 64
     seed: int = 0
     first_sample: int = 0
+    open_tokens: int = 0  # of questions without options, if theirs is another length
+
+    def by_length(self, choices: Iterable[Sequence[str]]) -> dict[Sampling, list[int]]:
+        """Return the settings of questions with these options, each with the questions' places."""
+        found: dict[Sampling, list[int]] = {}
+        for at, options in enumerate(choices):
+            longest = self.max_new_tokens if options else self.open_tokens or self.max_new_tokens
+            one = replace(self, max_new_tokens=longest, open_tokens=0)
+            found.setdefault(one, []).append(at)
+        return found
 
     @property
     def numbers(self) -> range:

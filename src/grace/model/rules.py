@@ -53,7 +53,9 @@ def drawing(
     check_count(longest, "max_new_tokens")
     if not isinstance(seed, Integral):
         raise UserInputError(f"the seed is {seed!r}; use a whole number")
-    return Sampling(1, float(temperature), settings.top_p, int(longest), int(seed))
+    apart = settings.open_tokens if max_new_tokens is None else 0
+    drawn = (1, float(temperature), settings.top_p, int(longest), int(seed))
+    return Sampling(*drawn, open_tokens=apart)
 
 
 def answering(

@@ -36,7 +36,8 @@ class Ballot:
 
     def decide(self, asked: Asked, on_vote: OnVote | None = None) -> Decision:
         """Sample the answers to one question until the strategy stops; cancel the rest."""
-        strategy, stream = self.rule.strategy, self.engine.stream(asked.prompt, self.sampling)
+        (sampling,) = self.sampling.by_length([asked.choices])
+        strategy, stream = self.rule.strategy, self.engine.stream(asked.prompt, sampling)
         familiar = None
 
         def issue(numbers: range) -> Iterator[tuple[int, Vote]]:
@@ -117,9 +118,11 @@ def sampled(
         check_contexts(prompts, engine.limit, sampling.max_new_tokens, numbers)
         waiting: dict[int, list[Response]] = {}
         expected = 0
-        for at, made in engine.generate(prompts, sampling, keys=[KEY] * len(batch)):
-            waiting[at] = made
-            while expected in waiting:
-                yield batch[expected], waiting.pop(expected)
-                expected += 1
+        for one, places in sampling.by_length(each.choices for each in batch).items():
+            asked = [prompts[place] for place in places]
+            for at, made in engine.generate(asked, one, keys=[KEY] * len(asked)):
+                waiting[places[at]] = made
+                while expected in waiting:
+                    yield batch[expected], waiting.pop(expected)
+                    expected += 1
         start += len(batch)

@@ -195,7 +195,8 @@ class Context:
                 else other.questions("test", data, self.settings.seed)
             )
             needed = needed_length(self.engines.tokenizer, asked, self.settings.model)
-            sample = dataclasses.replace(sample, max_new_tokens=max(sample.max_new_tokens, needed))
+            longest = max(sample.max_new_tokens, needed)
+            sample = dataclasses.replace(sample, max_new_tokens=longest, open_tokens=0)
         settings = dataclasses.replace(self.settings, data=data, sample=sample, grade=grade)
         return Context(self.directory, settings, self.engines, f"transfer/{task}")
 

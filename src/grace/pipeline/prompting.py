@@ -75,15 +75,19 @@ def _way_to_ask(
 ) -> dict[str, Any]:
     """Return the answer length and, unless it is set, the prompt."""
     settings, engine = context.open_settings, context.engines.base
-    longest = settings.sample.max_new_tokens or longest_answer(
-        engine.tokenizer, training, thinking=settings.model.thinking
-    )
-    longest = at_most_half(longest, engine.limit)
-    chosen: dict[str, Any] = {"max_new_tokens": longest}
+
+    def longest(questions: Sequence[Question]) -> int:
+        needed = longest_answer(engine.tokenizer, questions, thinking=settings.model.thinking)
+        return at_most_half(settings.sample.max_new_tokens or needed, engine.limit)
+
+    chosen: dict[str, Any] = {"max_new_tokens": longest(training)}
+    plain = [question for question in training if not question.choices]
+    if plain and longest(plain) < longest(training):
+        chosen["open_tokens"] = longest(plain)
     if settings.data.prompt == "auto":
         if not shots and _spares_examples(context):
             shots, training = training[:SHOTS], training[SHOTS:]
-        chosen |= _best_prompt(context, shots, training[:TRIED], longest)
+        chosen |= _best_prompt(context, shots, training[:TRIED], Sampling(**chosen))
     return chosen
 
 
@@ -99,7 +103,7 @@ def _spares_examples(context: Context) -> bool:
 
 
 def _best_prompt(
-    context: Context, shots: Sequence[Question], questions: Sequence[Question], longest: int
+    context: Context, shots: Sequence[Question], questions: Sequence[Question], sampling: Sampling
 ) -> dict[str, Any]:
     """Return the prompt with most right answers, the first of equals, and the counts of all."""
     prompts = _candidates(context, shots, questions)
@@ -108,7 +112,7 @@ def _best_prompt(
     if len(prompts) > 1:
         with progress("try prompts", len(prompts) * len(questions), unit="answers") as advance:
             for row, data in zip(rows, prompts, strict=True):
-                row["right"] = _count_right(context, data, shots, questions, longest, advance)
+                row["right"] = _count_right(context, data, shots, questions, sampling, advance)
         best = max(rows, key=lambda row: row["right"])
         counts = ", ".join(f"{_named(row)} {row['right']}" for row in rows)
         say(
@@ -153,7 +157,7 @@ def _count_right(
     data: DataSettings,
     shots: Sequence[Question],
     questions: Sequence[Question],
-    longest: int,
+    sampling: Sampling,
     advance: Advance,
 ) -> int:
     """Return the number of questions that the backbone answers correctly with a prompt."""
@@ -161,10 +165,11 @@ def _count_right(
     engine = context.engines.asking(dataclasses.replace(context.settings, data=data))
     chats = _chats(context, data, shots, questions)
     prompts = [encode_chat(engine.tokenizer, chat) for chat in chats]
-    if engine.limit is not None and max(map(len, prompts)) + longest > engine.limit:
+    if engine.limit is not None and max(map(len, prompts)) + sampling.max_new_tokens > engine.limit:
         return 0
     right = 0
-    for i, generations in engine.generate(prompts, Sampling(max_new_tokens=longest)):
-        right += grader(generations[0].text, questions[i])
-        advance(1)
+    for one, rows in sampling.by_length(question.choices for question in questions).items():
+        for at, generations in engine.generate([prompts[row] for row in rows], one):
+            right += grader(generations[0].text, questions[rows[at]])
+            advance(1)
     return right

@@ -70,13 +70,16 @@ def settled(settings: RunSettings, directory: RunDir) -> RunSettings:
     prompt = chosen.get("prompt", "paper") if data.prompt == "auto" else data.prompt
     shots = chosen.get("shots", 0) if data.shots < 0 else data.shots
     longest = sample.max_new_tokens or chosen.get("max_new_tokens", sample.longest)
+    apart = 0 if sample.max_new_tokens else chosen.get("open_tokens", 0)
     grader = settings.grade.grader or chosen.get("grader", "")
     date = settings.model.date or chosen.get("date", "")
     return dataclasses.replace(
         settings,
         model=dataclasses.replace(settings.model, date=date),
         data=dataclasses.replace(data, prompt=prompt, shots=shots),
-        sample=dataclasses.replace(sample, max_new_tokens=longest),
+        sample=dataclasses.replace(
+            sample, max_new_tokens=longest, open_tokens=sample.open_tokens or apart
+        ),
         grade=dataclasses.replace(settings.grade, grader=grader),
     )
 

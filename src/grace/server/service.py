@@ -82,7 +82,10 @@ class Service:
         if options.strategy is not None:
             raise _refused("grace.strategy", "a strategy needs a budget of at least 2 samples")
         temperature, top_p = body.temperature or 0.0, body.top_p or self.model.sample.top_p
-        job = self._completion(body, lambda: [self._encode(messages)], temperature, top_p)
+        is_open = not options.choices
+        job = self._completion(
+            body, lambda: [self._encode(messages)], temperature, top_p, is_open=is_open
+        )
         asked = Prepared(job, self._own_envelope(), self._threshold_fields(body, options))
         return await self._answer(body, request, asked, writer)
 
@@ -167,6 +170,8 @@ class Service:
         top_p: float | None,
         num_prompts: int = 1,
         form: Form | None = None,
+        *,
+        is_open: bool = False,  # for sure: the text of a conversation may hold options
     ) -> Completion:
         choices = num_prompts * body.n
         if choices > MAX_CHOICES:
@@ -179,7 +184,8 @@ class Service:
                 "the model's engine lists either the most probable tokens or <CNF>; "
                 f"set {name} to 0",
             )
-        usual, longest = self.model.sample.longest, body.longest if form else self._longest(body)
+        sample, longest = self.model.sample, body.longest if form else self._longest(body)
+        usual = sample.longest if not is_open else sample.open_tokens or sample.longest
         if form is not None:
             usual = min(max(usual, FORMED_TOKENS), self.settings.max_tokens)
         sampling = Sampling(

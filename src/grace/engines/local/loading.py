@@ -93,7 +93,7 @@ def load_tokenizer(
 
     trust_remote_code = trust_remote_code or plugins.trusts(path)
     _check_directory(path, config=False)
-    if not (Path(path) / CARD).exists():  # a model: what is wrong with it is no fault of the tokenizer
+    if not (Path(path) / CARD).exists():  # a model, whose faults are not the tokenizer's
         read_config(path, trust_remote_code=trust_remote_code)
     remedy = f"give a directory with tokenizer.json, e.g. copy the base model's into {path}"
     try:

@@ -142,6 +142,7 @@ def sampling_for(settings: RunSettings, name: str) -> Sampling:
         temperature=sample.train_temperature if training else sample.test_temperature,
         top_p=sample.top_p,
         max_new_tokens=sample.max_new_tokens,
+        open_tokens=sample.open_tokens,
         seed=settings.seed,
     )
 
@@ -186,11 +187,13 @@ def plan_units(
     engine: ModelEngine, questions: Sequence[Question], prompts: Sequence[Ids], sampling: Sampling
 ) -> list[Unit]:
     """Return the units of work that answer all questions of a split, or of a labelled shard."""
-    plan = engine.plan(prompts, sampling.num_samples, sampling.max_new_tokens)
-    return [
-        Unit(number, [questions[i].id for i in rows], [prompts[i] for i in rows], sampling)
-        for number, rows in enumerate(plan)
-    ]
+    units: list[Unit] = []
+    for one, places in sampling.by_length(question.choices for question in questions).items():
+        asked = [prompts[i] for i in places]
+        for rows in engine.plan(asked, one.num_samples, one.max_new_tokens):
+            keys = [questions[places[row]].id for row in rows]
+            units.append(Unit(len(units), keys, [asked[row] for row in rows], one))
+    return units
 
 
 def sample_split(context: Context, answers: Answers, split: Split, sampling: Sampling) -> None:
@@ -303,7 +306,7 @@ def show_first(
 ) -> None:
     """Show the first prompt, its answer and the grade, before thousands of answers are sampled."""
     prompts = [encode_chat(engine.tokenizer, chat)]
-    once = dataclasses.replace(sampling, num_samples=1)
+    (once,) = dataclasses.replace(sampling, num_samples=1).by_length([question.choices])
     ((_, (generation,)),) = engine.generate(prompts, once)
     lines = "\n".join(f"{turn['role']}: {turn['content']}" for turn in chat).splitlines()
     if len(lines) > 2 * LINES:
