@@ -247,6 +247,7 @@ def test_usual_columns_are_known_and_others_ignored(
         {"question": "Q?", "options": "a ) 4 , b ) 7 , c ) 9", "answer": "b"},  # MathQA
         {"question": "Q?", "answers": ["4", "7", "9"], "label": 1},  # ReClor
         {"question": "Q?", "choices": ["4", "7", "9"], "answer": "B", "answer_text": "7"},
+        {"question": "Q?", "choices": ["4", "7", "9"], "answer": "B", "answer_index": 2},  # from 1
         {"Question - of 99": "Q?"}
         | {f"Answer {n} - of 9 (optional)": 2 * n + (2 if n == 1 else 3) for n in (1, 2, 3)}
         | {"Correct answer(s)": 7},  # Kahoot
@@ -294,6 +295,9 @@ def test_an_answer_is_read_as_a_response_would_be(
             {"choices": ["x", "y"], "answer": "A", "correct_answer": "B"},
             "both .* could be the answer",
         ),
+        ({"choices": ["x", "y"], "answer": "x", "target": "B"}, "both .* could be the answer"),
+        ({"choices": ["x", "y", "z"], "answer": "A", "label": 2}, "both .* could be the answer"),
+        ({"choices": ["x", "y", "z"], "answer": 1, "correct_answer": "2"}, "both .* could be the"),
         ({"answer": "Paris|the capital"}, r'may be several texts: .*write a list: \["a", "b"\]'),
         ({"Answer 1": "x", "Answer 2": "y", "Correct answer(s)": "1,2"}, "is none of the choices"),
         ({"answer_0": "x", "answer_1": "y"}, "--answer-field"),

@@ -324,7 +324,7 @@ def concluded(said: str) -> str:
 
 def joined(between: str, after: str = "") -> bool:
     """Return whether what stands between two answers leaves open which of them is meant."""
-    between = between[-_NEAR:].replace(" is ", "  ")  # 10% of 50 is 5
+    between = re.sub(" (?:is|May) ", "  ", between[-_NEAR:])  # 10% of 50 is 5, 29 May 1453
     if _JOINING.fullmatch(between):
         return "=" not in between and re.search(r"[^\W\d_]|[,/&+]", between) is not None
     return _DOUBTED.match(f"{between}\0{after[:_NEAR]}") is not None

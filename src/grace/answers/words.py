@@ -102,7 +102,7 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     by_surname = missing == wanted[:-1] and any(content(one) == wanted[-1:] for one in alone)
     if missing and ((named and not by_surname) or _TITLED.issuperset(given)):
         return False
-    if not wanted or not given or _DIRECTIONS & {*missing}:
+    if not wanted or not given or _DIRECTIONS & {*missing} & {*content(accepted.split(",")[0])}:
         return False
     extra = [word for word in extra if word in new] if own else extra
     if asked is not None and not _may_lack(missing, accepted, wanted, given, content(asked)):

@@ -15,7 +15,7 @@ _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
 _ALONE = {"y": True, "affirmative": True, "n": False, "negative": False, "unlikely": False}
-_AUXILIARIES = "do does did not never t cannot doesn don didn isn aren wasn weren"
+_AUXILIARIES = "do does did not never t cannot doesn don didn isn aren wasn weren no longer anymore"
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
     r"\b(?:no|without(?:\s+an?y?)?)\s+(?:doubt|question|problem|wonder|matter)\b"

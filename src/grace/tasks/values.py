@@ -27,6 +27,7 @@ from grace.records import Message, Question
 from grace.store.inputs import Bad, Row, Untyped, plain, read_rows, spelt
 from grace.tasks.columns import (
     ALIASES,
+    ANSWERS,
     LETTER,
     POINTING,
     SHAPES,
@@ -109,8 +110,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
             f'{where}: "{columns.answers}" is an object, of fields that are graded one by one: '
             "`grace grade` does so, and `grace fit` takes the grades; write a text here"
         )
-    is_open = not choices and not messages
-    asked, listed = _lettered(_AFTER_OPTIONS.sub("", text)) if is_open else ("", ())
+    asked, listed = ("", ()) if choices or messages else _lettered(_AFTER_OPTIONS.sub("", text))
     if listed and (answer is None or options.named(str(answer), listed, marked=False)):
         text, choices = _BEFORE_OPTIONS.sub("", asked).strip(), listed
     passage, _ = passage_in(fields, columns)
@@ -128,8 +128,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         if choices:
             return (_right_letter(value, choices, labels, columns, row),)
         said = str(value).strip().lower()
-        is_yes_no = said in tuple("yntf") and _habits_of(row).answers in _PAIRS
-        if is_yes_no or said in ("true", "false"):
+        if said in ("true", "false") or (said in "yntf" and _habits_of(row).answers in _PAIRS):
             return ("yes", "true") if said[0] in "yt" else ("no", "false")
         return _texts(value, f'{where}: "{name}"')
 
@@ -137,13 +136,15 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         if not choices and columns.answers != data.answer_field:
             _refuse_classes(answer, fields, columns, row)
         answers = accepts(columns.answers)
-        known = [name for name in fields if plain(name) in (*TRUTH, *ALIASES)]
-        filled = [name for name in known if not is_empty(fields[name])]
+        filled = [name for name in fields if name != columns.answers and not is_empty(fields[name])]
         if plain(columns.answers) in ("answer", "answers") and not data.answer_field:
-            for other in (name for name in filled if plain(name) in TRUTH):
+            truth = (*TRUTH, *ANSWERS) if choices else TRUTH
+            for other in (name for name in filled if plain(name) in truth):
                 said = answers
                 with contextlib.suppress(DataError):
                     said = accepts(other)
+                if (number := whole_number(fields[other])) and whole_number(answer) is None:
+                    said = (*said, *LETTERS[number - 1 : number])
                 if {*map(str.casefold, said)}.isdisjoint(map(str.casefold, answers)):
                     raise DataError(
                         f'{where}: both "{columns.answers}" and "{other}" could be the answer; '
@@ -172,8 +173,7 @@ def _refuse_classes(answer: Any, fields: dict[str, Any], columns: Columns, row: 
     others = (fields[key] for key in fields if key != name and plain(key) not in ALIASES)
     alike = every <= {*LETTERS} or every == {"0", "1"}
     alike |= len(every) > 1 and every <= {*_DIGITS} and any(map(_OFFERED.search, map(str, others)))
-    points = plain(name) in POINTING and whole_number(answer) is not None
-    if (alike and len(every) > 1) or points:
+    if (alike and len(every) > 1) or (plain(name) in POINTING and whole_number(answer) is not None):
         raise DataError(
             f'{row.where}: "{name}" is {answer}, which may stand for a choice or class; write '
             f"texts, add the choices, or say that it is meant: --answer-field {shlex.quote(name)}"
