@@ -253,7 +253,8 @@ def _load_weights(path: str | Path, kind: torch.dtype | str, trust_remote_code: 
             model, info = _causal_model(path, **options, output_loading_info=True)
     except Exception as error:  # transformers raises many kinds here
         _name_own_code(path, error)
-        reason, remedy = first_line(error), "give a directory with config.json and weights"
+        reason = first_line(error)
+        remedy = "give a directory with config.json and weights (model.safetensors)"
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights have other sizes than config.json says"
         if isinstance(error, SafetensorError):
