@@ -96,6 +96,15 @@ def test_the_confidence_varies_and_the_answers_are_those_of_the_model_alone(tiny
     assert np.std(values) > 0.05
 
 
+@pytest.mark.parametrize("tiny", ["llama_untied"], indirect=True)
+def test_a_prompt_whose_state_is_zero_has_a_c(tiny):
+    engine = reading(tiny)
+    with torch.no_grad():
+        engine.model.get_input_embeddings().weight[0] = 0  # as that of a padding token may be
+    ((_, made),) = engine.generate([[0]], SAMPLED)
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize("tiny", ["llama_untied", "gemma2"], indirect=True)
 def test_a_batch_a_stream_and_a_single_prompt_give_the_same_c(tiny):
     engine, alone = reading(tiny, batch=16), reading(tiny, batch=1)

@@ -23,6 +23,7 @@ CARRIED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma3_text
 can carry a layer in the middle to the end (`grace.export.widening`). Gemma 2 caps its logits."""
 DEPTHS = (0.4, 0.5, 0.6, 0.75)
 """Depths of the blocks among which `grace.layer=-1` chooses; 1 is the last block."""
+SMALLEST = torch.finfo(torch.float32).tiny  # a padding token alone has a state of zero
 
 
 class LayerRows(NamedTuple):
@@ -142,7 +143,7 @@ class Taps:
         """Return the activations at the last `keep` positions of the last call, 0 for all."""
         state_BKD = self._last_BLD[:, -keep:].float()
         rms_BK1 = state_BKD.square().mean(-1, keepdim=True).sqrt()
-        return self._seen[layer][:, -keep:].float() / rms_BK1
+        return self._seen[layer][:, -keep:].float() / rms_BK1.clamp(min=SMALLEST)
 
     def remove(self) -> None:
         """Leave the model as it was."""
