@@ -198,7 +198,7 @@ def nested(levels: int) -> Any:
     ("schema", "said"),
     [
         (nested(300), "cannot be followed"),
-        ({"enum": ["x" * LONGEST_SCHEMA]}, "characters; send at most"),
+        ({"enum": ["x" * LONGEST_SCHEMA]}, "bytes; send at most"),
         ({"type": "object", "not": {"type": "string"}}, 'Unimplemented keys: ["not"]'),
         ({"$ref": "#"}, "cannot be followed"),
         ({"$ref": "http://127.0.0.1:9/schema.json"}, "cannot be followed"),
@@ -219,6 +219,14 @@ def test_a_schema_that_cannot_be_followed_is_refused_in_one_line(
         ask(live, response_format=format)
     message = refused.value.body["message"]
     assert said in message and "\n" not in message and len(message) < 500
+
+
+@pytest.mark.parametrize("schema", [{"type": "number", "minimum": math.nan}, {"const": "\ud800"}])
+def test_a_schema_that_cannot_be_written_as_json_is_refused(served: Live, schema: Any) -> None:
+    format = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    body = {"model": NAME, "messages": USER, "response_format": format}
+    status, answer = served.post("/v1/chat/completions", body)
+    assert status == 400 and "cannot be written as JSON" in answer["error"]["message"], answer
 
 
 @pytest.mark.parametrize(

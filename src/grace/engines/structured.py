@@ -18,7 +18,7 @@ from grace.errors import GraceError, MissingError, ModelError, UserInputError, f
 
 Json = dict[str, Any]
 OBJECT: Json = {"type": "object"}
-LONGEST_SCHEMA = 2**16  # characters
+LONGEST_SCHEMA = 2**16  # bytes
 # Without free white space: a small model may write nothing else, and never end.
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -38,12 +38,14 @@ class FormError(GraceError):
 def check_schema(schema: Json) -> Json:
     """Return a schema after a check of its size: a larger one may take llguidance's whole stack."""
     try:
-        size = len(json.dumps(schema))
+        size = len(json.dumps(schema, allow_nan=False, ensure_ascii=False).encode())
     except RecursionError:
         raise ValueError("the schema is nested too deep; make it flatter") from None
+    except ValueError as error:
+        raise ValueError(f"the schema cannot be written as JSON: {error}; leave it out") from None
     if size > LONGEST_SCHEMA:
         raise ValueError(
-            f"the schema has {size} characters; send at most {LONGEST_SCHEMA}, in several requests"
+            f"the schema has {size} bytes; send at most {LONGEST_SCHEMA}, in several requests"
         )
     return schema
 
