@@ -18,6 +18,7 @@ from grace.answers.words import (
     ASKS_WHO,
     EMPTY,
     FEW,
+    asking,
     content,
     count,
     has_words,
@@ -143,7 +144,7 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
     accepted, said = numbers.typed(accepted), numbers.typed(said)
     if (number := numbers.alone(accepted)) and (other := numbers.alone(said)):
         return numbers.same(other, number)
-    said = said if _BESIDE.search(accepted) else _BESIDE.sub(" ", said)
+    said = said if _BESIDE.search(f", {accepted}") else _BESIDE.sub(" ", said)
     if amount := amounts.alone(accepted):
         return threshold > 0 and amounts.states(said, amount) and not _denies(said, accepted)
     accepted, said = numbered(accepted, said), numbered(said, accepted)
@@ -158,8 +159,9 @@ def alike(accepted: str, said: str, threshold: float, asked: str | None = None) 
     dates = {*ISO.findall(accepted)}
     if not threshold or not wanted <= given or dates not in (set(), {*ISO.findall(said)} or dates):
         return False
-    differs = (wanted and _other_unit(said, accepted)) or _other_sign(said, accepted)
-    if differs or (_denies(said, accepted) and not finding.DENIED.search(asked or "")):
+    if (wanted and _other_unit(said, accepted)) or _other_sign(said, accepted):
+        return False
+    if _denies(said, accepted) and not _repeats_denial(said, asking(asked or "")):
         return False
     if finding.UNSPACED.search(accepted):
         return is_named_unspaced(accepted, said)
@@ -173,7 +175,7 @@ def _has_parts(parts: Sequence[str], said: str, threshold: float, accepted: str)
     """Return whether all parts of a list are said, each at an end of an item, and no "or"."""
     first, *others = finding.ALTERNATIVE.split(said)
     if not others:
-        named = all(part.strip().casefold() in said.casefold() for part in parts)
+        named = said.isupper() or all(part.strip().casefold() in said.casefold() for part in parts)
         return named and has_words(accepted, said, threshold)
     signs = " ".join(filter(None, [*_ONE_OF.findall(first), *others[::2]]))
     if _ONE_OF.search(signs) and not _ONE_OF.search(accepted):
@@ -192,7 +194,8 @@ def _says(accepted: str, said: str, threshold: float, asked: str | None) -> bool
     """Return whether a text, or the first of its clauses that denies nothing, has the words."""
     clauses = [part for part in _CLAUSE.split(_ASIDE.sub("", said)) if part.strip()]
     clause = next(itertools.filterfalse(finding.DENIED.search, clauses), "")
-    rest = "".join(_COPULA.findall(clause))
+    named = _COPULA.match(clause)
+    rest = named[1] if named else ""
     return (
         has_words(accepted, said, threshold, asked)
         or has_words(accepted, clause, threshold, asked)
@@ -211,7 +214,8 @@ def hedges(said: str, accepted: Sequence[str], threshold: float, asked: str | No
     wanted, said = [*accepted], numbers.typed(said)
     if _listed(said) and any(map(_listed, accepted)):  # which `alike` compares
         return False
-    wanted += [one.split()[-1] for one in accepted if ASKS_WHO.search(asked or "")]
+    if ASKS_WHO.search(asking(asked or "")):
+        wanted += [one.split()[-1] for one in accepted]
     for text in accepted:
         if parts := finding.parts(text):  # Romeo and Juliet is one answer
             wanted += parts
@@ -312,6 +316,12 @@ def _denies(said: str, accepted: str) -> bool:
         clauses, key=lambda c: len(about & {*normalise(c).split(), *content(c)}), default=""
     )
     return bool(finding.DISPUTED.search(nearest)) != bool(finding.DISPUTED.search(accepted))
+
+
+def _repeats_denial(said: str, asked: str) -> bool:
+    """Return whether a question has a negation, which a sentence with words of it repeats."""
+    about, repeated = finding.DENIED.subn(" ", asked)
+    return repeated > 0 and not {*content(about)}.isdisjoint(content(said))
 
 
 def _other_sign(said: str, accepted: str) -> bool:

@@ -20,7 +20,7 @@ FEW = 4  # words of a text, letters of a word: where one that differs makes anot
 _FUNCTION_WORDS = "a an the of in on at by to and for from with is was are were be it its this that"
 EMPTY = {*_FUNCTION_WORDS.split(), "between"}
 _PARTICLE = re.compile(r"\b(?:v\.|(?:[vV][ao]n|[dD][ei][rl]?|den|da|du|della|la|i?bi?n)\b)(?=\s)")
-_TITLES = "mr mrs ms dr prof professor sir president general gen reverend rev emperor lord lady"
+_TITLES = "mr mrs ms prof professor sir president general gen reverend rev emperor lord lady"
 _TITLES += " doctor madame baron baroness dame colonel senator governor herr frau monsieur"
 _TITLED = {*_TITLES.split()}  # words before a name that make no other name of it
 _SUFFIXES = {*("jr", "sr", "inc", "incorporated", "ltd", "limited", "llc", "group")}
@@ -32,7 +32,7 @@ _FOLDED = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th"}
     | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ß": "ss"}
 )
-_SHORTENED = {"st": "saint", "mt": "mount", "junior": "jr", "senior": "sr"}
+_SHORTENED = {"st": "saint", "mt": "mount", "junior": "jr", "senior": "sr", "dr": "doctor"}
 _SHORTENED |= {"bce": "bc", "ce": "ad"}
 _OWNED = re.compile(r"['\u2019]s\b")
 _NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
@@ -60,7 +60,8 @@ _ASKING = {*("what", "which", "who", "whom", "whose", "where", "when", "how")}
 _SENTENCE = re.compile(r"(?:(?<=[^\W_]{3}\.)|(?<=[!?]))\s+|(?<=[\u3002\uff1f])|\n")  # not after St.
 ASKS_WHO = re.compile(r"\bwho(?:m|se)?\b|\bwer\b|\bqui\b|\bquién\b|\b\u043a\u0442\u043e\b", re.I)
 _ALONE = re.compile(  # Bell invented it
-    r"(?:\A|[(,:;*\"]\s?|\b[a-z]\w*\s)([A-ZÀ-Ý]\w+)(?=\W*\Z|[,.;:(]|\s(?:is|was|wrote|had|won|\w+ed)\b)"
+    r"(?:\A|[(,:;*\"]\s?|\b(?:by|is|was|von|war|par|est|por|fue)\s)([A-ZÀ-Ý][\w-]+)"
+    r"(?=\W*\Z|[,.;:(]|\s(?:is|was|wrote|had|won|\w+ed)\b)"
 )
 _OWNING = re.compile(r"['\u2019]s\s+([a-z]\w*)")
 _UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに写寫著发發"
@@ -73,12 +74,13 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
 
     Words of the question say nothing: what it lacks must be said, what it has is not counted.
     """
-    question = _question(asked or "")
+    question = asking(asked or "")
     given, about = content(said), content(question)
     other = [word for word in given if word not in about]  # German, of Germany
     wanted = _written_out(content(accepted), accepted, given)
-    named = [word for word in wanted if word in given or word not in _FIRMS]
-    wanted = named if without(about, named) else wanted
+    firm = [word for word in wanted if word not in _FIRMS]
+    if without(about, firm) and not without(given, firm):  # Apple, of Apple Inc.
+        wanted = firm
     new = _written_out(without(about, given), said, wanted)
     given = _written_out(given, said, wanted)
     if own := without(about, wanted):
@@ -94,12 +96,12 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
         return rouge_l(*map(" ".join, counted)) >= max(threshold, 0.5) - 1e-9
     extra = without(wanted, given)
     named = [word for word in extra if word not in _TITLED]
-    if not extra:
+    if not named:
         initials = {*map(str.lower, _INITIALS.findall(_INITIAL.sub("", accepted)))}
         wanted = [word for word in wanted if word in given or word not in initials]
     missing = without(given, wanted)
-    alone = _ALONE.findall(_PARTICLE.sub("", said).strip()) if ASKS_WHO.search(question) else []
-    by_surname = missing == wanted[:-1] and any(content(one) == wanted[-1:] for one in alone)
+    asks_who = ASKS_WHO.search(question) is not None
+    by_surname = asks_who and _is_by_surname(accepted, said, missing, wanted)
     if missing and ((named and not by_surname) or _TITLED.issuperset(given)):
         return False
     if not wanted or not given or _DIRECTIONS & {*missing} & {*content(accepted.split(",")[0])}:
@@ -110,13 +112,21 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     share = 1 - (len(missing) + len(extra)) / (len(wanted) + len(given))
     if missing:
         share = 1 - len(missing) / (len(wanted) + len(given) - len(extra))
-        return share >= threshold - 1e-9 and share > 0.5 - by_surname * 1e-9
+        return by_surname or share >= max(threshold - 1e-9, 0.5 + 1e-9)  # New York, not City
     whole = len(wanted) > 1 and f" {' '.join(wanted)} " in f" {' '.join(given)} "
     return whole or share >= threshold - 1e-9
 
 
+def _is_by_surname(accepted: str, said: str, missing: list[str], wanted: list[str]) -> bool:
+    """Return whether only first names are missing, and the surname stands alone: Berners-Lee."""
+    surname = content(accepted.rpartition(" ")[2])
+    if missing != wanted[: -len(surname)] or any(count(word) for word in surname):  # John Paul II
+        return False
+    return any(content(one) == surname for one in _ALONE.findall(_PARTICLE.sub("", said).strip()))
+
+
 @functools.lru_cache(64)
-def _question(asked: str) -> str:
+def asking(asked: str) -> str:
     """Return the sentence that asks: a text before it is there to be quoted."""
     sentences = [one for one in _SENTENCE.split(asked) if one.strip()]
     return next((one for one in reversed(sentences) if "?" in one or "\uff1f" in one), asked)

@@ -15,7 +15,11 @@ _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
 _ALONE = {"y": True, "affirmative": True, "n": False, "negative": False, "unlikely": False}
-_AUXILIARIES = "do does did not never t cannot doesn don didn isn aren wasn weren no longer anymore"
+_AUXILIARY_WORDS = (
+    "do does did not never t cannot doesn don didn isn aren wasn weren no longer anymore"
+)
+_AUXILIARIES = {*_AUXILIARY_WORDS.split()}
+_RHETORICAL = re.compile(r"\A\W*\w+n['\u2019]t\b")  # Isn't it so?
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
     r"\b(?:no|without(?:\s+an?y?)?)\s+(?:doubt|question|problem|wonder|matter)\b"
@@ -65,10 +69,14 @@ def read(text: str) -> str | None:
 
 def restated(text: str, asked: str) -> str | None:
     """Return yes or no where the first sentence says, or denies, what the question asks."""
-    first = re.split(r"(?<=\w)[.!;](?=\s|$)|,\s", opening(spoken(text))[0])[0]
-    said, about = ({*words.content(one)} - {*_AUXILIARIES.split()} for one in (first, asked))
-    denied = DENIED.search(first) is not None
-    if not said or words.without([*about], [*said]) or (len(said) < len(about) and not denied):
+    first = re.split(r"(?<=\w)[.!;](?=\s|$)|,\s|\sbecause\b", opening(spoken(text))[0])[0]
+    asked = _RHETORICAL.sub("", words.asking(asked).strip().rpartition("\n")[2])
+    said, about = (
+        [word for word in words.content(one) if word not in _AUXILIARIES] for one in (first, asked)
+    )
+    denied, rest = DENIED.search(first) is not None, iter(about)
+    in_order = all(any(not words.without([one], [word]) for one in rest) for word in said)
+    if not said or not in_order or (len(said) < len(about) and not denied):
         return None
     return "no" if denied != (DENIED.search(asked) is not None) else "yes"
 
