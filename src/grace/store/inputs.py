@@ -101,7 +101,7 @@ def plain(name: str) -> str:
 
 def bare(name: str) -> str:
     """Return the name of a column without what follows a comma, a bracket or a dash."""
-    return (re.split(r"[,(\[]|\s-\s", name)[0] or name).strip()
+    return (re.split(r"[,(\[]|\s-\s(?=\S\S)", name)[0] or name).strip()  # but Option - A
 
 
 def is_about(name: str) -> bool:

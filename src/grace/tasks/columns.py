@@ -174,7 +174,7 @@ def _pointed_at(fields: dict[str, Any], found: Columns, data: DataSettings) -> C
     keys = [data.answer_field] if data.answer_field else [n for n in fields if plain(n) in POINTING]
     for name in (one for one in fields if plain(one) == "answers" and one not in keys):
         options: Any = spelt(fields[name]) if keys else None
-        if isinstance(options, list) and len(options) > 1:
+        if isinstance(options, list) and len(options) > 2:  # two may be one answer in two ways
             texts = {str(one): one for one in options}
             if key := next((key for key in keys if _points(fields[key], [*texts], texts)), ""):
                 return Columns(found.question, key, (name,))
@@ -353,7 +353,8 @@ def _pick(usual: Sequence[str], names: Sequence[str], named: str, kind: str, whe
         return named if named in names else ""
     known = {name: plain(name) for name in names}
     found = [name for one in usual for name in known if known[name] == one]
-    found = [name for name in found if name in OURS] or found
+    whole = [name for name in found if bare(name) == name.strip()]  # not Answer - explanation
+    found = [name for name in found if name in OURS] or whole or found
     if len(found) > 1 and kind:
         option = f"choose one: --{kind}-field {shlex.quote(found[0])}"
         remedy = "rename or remove one" if kind == "choices" else option
@@ -369,7 +370,7 @@ def refuse_unread_choices(fields: dict[str, Any], columns: Columns, where: str) 
         if not _is_list(fields[name]) or is_empty(fields[name]):
             continue
         near = difflib.get_close_matches(name, CHOICES, n=1, cutoff=0.8)
-        if near := near or _LIKE_CHOICES.findall(plain(name)):
+        if near := near or [f"{one}s" for one in _LIKE_CHOICES.findall(plain(name))]:
             raise DataError(f'{where}: did you mean "{near[0]}"? rename or remove "{name}"')
     if not columns.answers:
         return

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from grace.answers import LETTERS, options, yes_no
 from grace.answers.finding import boxed
+from grace.answers.text import canonical
 from grace.config import DataSettings
 from grace.errors import DataError
 from grace.records import Message, Question
@@ -52,9 +53,9 @@ from grace.tasks.rows import file_of, note
 
 _OWN_LETTER = re.compile(r"(?:(?<!\S)|\A)\(?([A-J])[ ]?[).:]\s*(?=\S)", re.IGNORECASE)
 _DIGITS, _PAIRS = "0123456789", ({"Y", "N"}, {"T", "F"})
-_OFFERED = re.compile(r"\A\s*\[.*,|[\s(]1[).:]\s.*[\s(]2[).:]\s", re.DOTALL)  # in a list, or 1. 2.
-_BEFORE_OPTIONS = re.compile(r"\s*(?:options|(?:answer )?choices)[ \t]*:\s*\Z", re.IGNORECASE)
-_AFTER_OPTIONS = re.compile(r"\n[ \t]*answer[ \t]*:?\s*\Z", re.IGNORECASE)
+_OWN_NUMBER = re.compile(r"(?<![^\s(])(\d)[).:]\s")
+_BEFORE_OPTIONS = re.compile(r"(?<!\s)\s*(?:options|(?:answer )?choices)[ \t]*:\Z", re.IGNORECASE)
+_AFTER_OPTIONS = re.compile(r"\n[ \t]*answer[ \t]*:?\Z", re.IGNORECASE)
 
 
 class SourceRow(Row):
@@ -112,7 +113,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
         )
     asked, listed = ("", ()) if choices or messages else _lettered(_AFTER_OPTIONS.sub("", text))
     if listed and (answer is None or options.named(str(answer), listed, marked=False)):
-        text, choices = _BEFORE_OPTIONS.sub("", asked).strip(), listed
+        text, choices = _BEFORE_OPTIONS.sub("", asked.rstrip()).strip(), listed
     passage, _ = passage_in(fields, columns)
     if passage and not messages and passage not in text:
         text = f"{passage}\n\n{text}"
@@ -145,7 +146,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
                     said = accepts(other)
                 if (number := whole_number(fields[other])) and whole_number(answer) is None:
                     said = (*said, *LETTERS[number - 1 : number])
-                if {*map(str.casefold, said)}.isdisjoint(map(str.casefold, answers)):
+                if {*map(canonical, said)}.isdisjoint(map(canonical, answers)):
                     raise DataError(
                         f'{where}: both "{columns.answers}" and "{other}" could be the answer; '
                         f"choose one: --answer-field {shlex.quote(other)}"
@@ -170,14 +171,25 @@ def _refuse_classes(answer: Any, fields: dict[str, Any], columns: Columns, row: 
     name, every = columns.answers, set[str]()
     if str(answer).strip(" ().").upper() in (*LETTERS, *_DIGITS):
         every = _habits_of(row).answers
-    others = (fields[key] for key in fields if key != name and plain(key) not in ALIASES)
+    others = [fields[key] for key in fields if key != name and plain(key) not in ALIASES]
     alike = every <= {*LETTERS} or every == {"0", "1"}
-    alike |= len(every) > 1 and every <= {*_DIGITS} and any(map(_OFFERED.search, map(str, others)))
+    if every <= {*_DIGITS}:
+        alike = alike or max(map(_offers, others)) >= int(max(every, default="9"))
     if (alike and len(every) > 1) or (plain(name) in POINTING and whole_number(answer) is not None):
         raise DataError(
             f'{row.where}: "{name}" is {answer}, which may stand for a choice or class; write '
             f"texts, add the choices, or say that it is meant: --answer-field {shlex.quote(name)}"
         )
+
+
+def _offers(value: Any) -> int:
+    """Return how many texts are in a list, or in a text after 1., 2. and so on."""
+    with contextlib.suppress(ValueError):
+        value = spelt(value)
+    if isinstance(value, list):
+        return len(value) if any(isinstance(one, str) for one in value) else 0
+    marks = [int(number) for number in _OWN_NUMBER.findall(str(value))]
+    return len(marks) if len(marks) > 1 and marks == [*range(1, len(marks) + 1)] else 0
 
 
 def _is_answer(row: Row, data: DataSettings, name: str) -> bool:
@@ -231,7 +243,8 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
         and re.search(r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]", value)
     ) or (isinstance(value, str) and re.search(r"[^\W\d_]{3}\s*\|{1,2}\s*[^\W\d_]{3}", value)):
         raise DataError(
-            f'{what} may be several texts: {shortened(value)}; write a list: ["a", "b"]'
+            f'{what} may be several texts: {shortened(value)}; write a list: ["a", "b"], or of one '
+            'text: ["a | b"]'
         )
     if isinstance(value, str):
         last = re.split(r"(?:\A|\n)####\s*", value)[-1]
