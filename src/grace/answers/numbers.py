@@ -122,7 +122,7 @@ _ASIDE = re.compile(
     r"(?<=[\w\s])\((?!\W*(?:or|and|maybe)\b)[^()\n]*\)(?!\s*[*/^+=-])|\s+out\s+of\s+\d[\d.,]*", re.I
 )
 _TIMED = re.compile(  # what else happened then: in 1996, after being drafted 5th
-    r"\b(?:when|after|before|while|since|because)\b[^.,;\n=]*(?=[.\s]*\Z)", re.I
+    r"\b(?:(?:when|after|before|while|since)\b[^.,;\n=]*|because\b[^.,;:\n]*)(?=[.\s]*\Z)", re.I
 )
 _DECADE = re.compile(r"(?:1\d|20)?\d0")
 _NEAR = 24  # characters before a number that may belong to it

@@ -59,9 +59,10 @@ _OFFERS = re.compile(  # a question that names what may be answered
 _ASKING = {*("what", "which", "who", "whom", "whose", "where", "when", "how")}
 _SENTENCE = re.compile(r"(?:(?<=[^\W_]{3}\.)|(?<=[!?]))\s+|(?<=[\u3002\uff1f])|\n")  # not after St.
 ASKS_WHO = re.compile(r"\bwho(?:m|se)?\b|\bwer\b|\bqui\b|\bquién\b|\b\u043a\u0442\u043e\b", re.I)
-_ALONE = re.compile(  # Bell invented it
-    r"(?:\A|[(,:;*\"]\s?|\b(?:by|is|was|von|war|par|est|por|fue)\s)([A-ZÀ-Ý][\w-]+)"
-    r"(?=\W*\Z|[,.;:(]|\s(?:is|was|wrote|had|won|\w+ed)\b)"
+_OBJECT = r"of|with|after|before|than|to|for|against|under|like|shot|beat|\w+ed"
+_ALONE = re.compile(  # Bell invented it; but not: a friend of Bell
+    rf"(?:\A|[(,:;*\"]\s?|\b(?!(?:{_OBJECT})\b)[a-z]\w*\s)([A-ZÀ-Ý][\w-]+)"
+    r"(?=\W*\Z|[,.;:(]|\s(?:is|was|wrote|had|won|shot|led|made|did|in|\w+ed)\b)"
 )
 _OWNING = re.compile(r"['\u2019]s\s+([a-z]\w*)")
 _UNSPACED_KINDS, _UNSPACED_AFTER = "市省县縣都道府州国國", "是的でだはがをに写寫著发發"
@@ -79,7 +80,7 @@ def has_words(accepted: str, said: str, threshold: float, asked: str | None = No
     other = [word for word in given if word not in about]  # German, of Germany
     wanted = _written_out(content(accepted), accepted, given)
     firm = [word for word in wanted if word not in _FIRMS]
-    if without(about, firm) and not without(given, firm):  # Apple, of Apple Inc.
+    if without(about, firm) and without(given, firm) in ([], firm):  # Apple or AI, of Apple Inc.
         wanted = firm
     new = _written_out(without(about, given), said, wanted)
     given = _written_out(given, said, wanted)

@@ -15,10 +15,9 @@ _YES, _NO = {*_YES_WORDS.split()}, {*_NO_WORDS.split()}
 _TRUE = {"true", "correct", "right", "accurate", "wahr", "vrai", "verdadero"}
 _FALSE = {"false", "incorrect", "wrong", "untrue", "inaccurate", "falsch", "faux", "falso"}
 _ALONE = {"y": True, "affirmative": True, "n": False, "negative": False, "unlikely": False}
-_AUXILIARY_WORDS = (
-    "do does did not never t cannot doesn don didn isn aren wasn weren no longer anymore"
-)
-_AUXILIARIES = {*_AUXILIARY_WORDS.split()}
+_HELPING = "do does did can could will would should must may might has have had not never cannot"
+_HELPING += " don doesn didn won couldn wouldn shouldn mustn hasn haven hadn isn aren wasn weren t"
+_AUXILIARIES = {*f"{_HELPING} no longer anymore".split()}
 _RHETORICAL = re.compile(r"\A\W*\w+n['\u2019]t\b")  # Isn't it so?
 _NOT = r"(?:not|never|n['\u2019]t|cannot|hardly|no)"
 _SKIPPED = re.compile(
