@@ -206,6 +206,10 @@ def test_a_folder_of_split_files_may_be_of_any_form(ending: str, tmp_path: Path)
         ({"question": "Q?", "Answer": "a", "Answer - why": "b"}, ("a",)),
         ({"question": "Q?", "answers": ["a", "b"], "label": 1}, ("a", "b")),
         ({"question": "Q?", "answer": ["cat a | sort"]}, ("cat a | sort",)),
+        (
+            {"question": "Q?", "answer": "| Name | Town |\n|---|---|"},
+            ("| Name | Town |\n|---|---|",),
+        ),
         ({"question": "Q?", "answer": None, "answer_number": 7}, ("7",)),  # MGSM
         ({"question": "Q?", "answer": "#### 1,080"}, ("1,080",)),
         ({"question": "Q?", "answer": "#### a\r\n####7"}, ("7",)),

@@ -145,7 +145,7 @@ def parse(row: Row, data: DataSettings | None = None, *, graded: bool = True) ->
                 with contextlib.suppress(DataError):
                     said = accepts(other)
                 if (number := whole_number(fields[other])) and whole_number(answer) is None:
-                    said = (*said, *LETTERS[number - 1 : number])
+                    said = (*said, *LETTERS[number - 1 : number])  # counted from 1
                 if {*map(canonical, said)}.isdisjoint(map(canonical, answers)):
                     raise DataError(
                         f'{where}: both "{columns.answers}" and "{other}" could be the answer; '
@@ -237,11 +237,10 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
     """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it."""
     what = f'{where}: "{name}"'
     value = spelt_in(fields[name], what)
-    if (
-        isinstance(value, Untyped)
-        and plain(name).endswith("answers")
-        and re.search(r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]", value)
-    ) or (isinstance(value, str) and re.search(r"[^\W\d_]{3}\s*\|{1,2}\s*[^\W\d_]{3}", value)):
+    several = r"\A[^\n]*[^\W\d_]{3} *\|{1,2} *[^\W\d_]{3}[^\n]*\Z"  # words, no formula or table
+    if isinstance(value, Untyped) and plain(name).endswith("answers"):
+        several = r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]"
+    if isinstance(value, str) and re.search(several, value):
         raise DataError(
             f'{what} may be several texts: {shortened(value)}; write a list: ["a", "b"], or of one '
             'text: ["a | b"]'
