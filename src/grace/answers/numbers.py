@@ -40,6 +40,7 @@ LARGEST = 300  # digits
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\ufe63"), "-")
 _TYPED = str.maketrans("\u2044\u066c\u066b\u22c5\u2217\u2212\u2215", "/,.\u00b7*-/") | {
     ord("√"): "sqrt",
+    ord("→"): "->",
     ord("π"): "pi",
     ord("∞"): "infty",
     **{0x2080 + digit: str(digit) for digit in range(10)},  # H₂O
@@ -62,6 +63,7 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<=\d)\{?(?:\\[,;:! ]|~|\\thinspace)\}?(?=\d)", "\u2009"),
     (r"\\[()\[\],;:! ]|\\\\|\\q?quad\b|\\(?:left|right|displaystyle)\b|~", " "),
     (r"\\(?:times|cdot)(?![a-zA-Z])", "\u00d7"),
+    (r"\\(?:long)?rightarrow(?![a-zA-Z])", "->"),
     (r"\\approx(?![a-zA-Z])", "≈"),
     (r"\\pm(?![a-zA-Z])", "±"),
     (r"\^\s*\{?\\circ\}?", "°"),
@@ -78,7 +80,7 @@ _LATEX: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<=[\w)])\*\*(?=[-+]?\d+(?![\d*]))", "^"),
     (r"\\([{}])", r"\1"),
     (r"(?<=[A-Za-z])_\{?(\d+)\}?", r"\1"),  # H_2O
-    (r"(?<=\w)\^\{?(\d*[+-])\}?(?!\w)", r"\1"),  # Ca^{2+}
+    (r"(?<=\w)\^\{?(\d*[+-])\}?(?!\w|\s*(?:\d|\w\b|[(\\]))", r"\1"),  # Ca^{2+}, but x^2+ 1
     (r"(?<=\d0)['\u2019](?=s\b)|\*\*|__|`", ""),  # the 1880's
     (r"\b(sqrt|log|ln|sin|cos|tan)\s?\((\w+)\)", r"\1\2"),
 )

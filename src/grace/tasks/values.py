@@ -237,7 +237,7 @@ def _unfolded(fields: dict[str, Any], name: str, where: str) -> Any:
     """Return the accepted texts of an answer as SQuAD, TriviaQA, GSM8K and PopQA have it."""
     what = f'{where}: "{name}"'
     value = spelt_in(fields[name], what)
-    several = r"\A[^\n]*[^\W\d_]{3} *\|{1,2} *[^\W\d_]{3}[^\n]*\Z"  # words, no formula or table
+    several = r"\A(?!.*\n).*[^\W\d_]{3} *\|{1,2} *[^\W\d_]{3}"  # words, no formula or table
     if isinstance(value, Untyped) and plain(name).endswith("answers"):
         several = r"\S;\s*\S|[^\s|]\s*\|\s*[^\s|]"
     if isinstance(value, str) and re.search(several, value):
