@@ -143,7 +143,7 @@ def _left_out(
         "right": round(100 * float(right.mean())),
         "familiar": round(float(rated["familiar"].mean()), 2),
         "likelihood": shown("likelihood"),
-        "confidence": shown("GrACE, sources alike"),
+        "confidence": shown("GrACE"),
     }
 
 

@@ -7,11 +7,14 @@ kept in OUT, 100 answers a file, so that the command resumes.
 
     python bench/travel.py MODEL DATA OUT --answers 500 --seeds 1
     python bench/travel.py MODEL DATA OUT --answers 500 --in-domain
+    python bench/travel.py MODEL DATA OUT --answers 500 --graded 20 50 100
 
 Seed 0 fits to all answers of the other sources, later seeds to 80 % of them. A state is reduced to
 its 256 main directions among the answers of the fit, in a random rotation, which keeps a ridge
 penalty what it is and makes a fit a matter of seconds; those to a source alone read all of it.
-Intervals are 95 % by 1,000 resamples of the questions, of the difference from GrACE.
+Intervals are 95 % by 1,000 resamples of the questions, of the difference from GrACE. `--graded`
+adds what so many graded answers of the source left out give: c recalibrated, and Platt scaling of
+the likelihood, both fitted to them (100 draws, rated on a half that they leave).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.extmath import randomized_svd
 
-from grace.calibration import Platt
+from grace.calibration import LogOdds, Platt, log_odds
 from grace.cnf import HeadShape
 from grace.engines import LAST, Features, Sampling
 from grace.engines.gguf import resolve_model
@@ -42,11 +45,13 @@ from grace.methods.grace.fit import (
 )
 from grace.methods.grace.prompts import distances
 from grace.metrics import evaluate
+from grace.model.recalibrating import PART_SPREADS
 from grace.probe.rows import Sourced, sigmoid
 from grace.records import Message, Question
 
 PLACES = ("mean", "last", "first")
-SHOTS, AT_ONCE, WIDTH, RESAMPLES = 5, 100, 256, 1000
+SHOTS, AT_ONCE, WIDTH, RESAMPLES, DRAWS = 5, 100, 256, 1000, 100
+METRICS = ("ece", "brier", "auroc")
 
 
 def main() -> None:
@@ -58,6 +63,7 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--in-domain", action="store_true", help="a half of each, of all or alone")
+    parser.add_argument("--graded", type=int, nargs="+", default=[], help="of the source left out")
     parser.add_argument("--layers", type=int, nargs="+", help="blocks to choose from")
     parser.add_argument("--dtype", default="auto", help="as model.dtype of a run")
     given = parser.parse_args()
@@ -81,6 +87,8 @@ def main() -> None:
             for seed in range(given.seeds)
         ]
         _show(name, sources[name]["right"], rated)
+        for count in given.graded:
+            _show_graded(sources[name]["right"], rated, count)
 
 
 def _load(model: str, dtype: str) -> Any:
@@ -170,13 +178,13 @@ def _compare_halves(sources: dict[str, Any], seed: int, layers: list[int] | None
         for one, s in sources.items()
     }
     kept, start = {name: half for name, (half, _) in halves.items()}, 0
-    mixed = _rate({**sources, "": _together(sources)}, "", kept, seed, layers)
+    mixed = _rate({**sources, "": _together(sources)}, "", kept, seed, layers, own=True)
     for name, (half, rest) in halves.items():
         alone = _rate(sources, name, {name: half}, seed, layers)["GrACE"]
         shown = f"{name}, seed {seed} (ECE / Brier / AUROC):"
         rated = {what: mixed[what][start + rest] for what in ("GrACE, sources alike", "GrACE")}
         for what, c in {"alone": alone[rest], **rated}.items():
-            found = evaluate(c, sources[name]["right"][rest], ("ece", "brier", "auroc"))
+            found = evaluate(c, sources[name]["right"][rest], METRICS)
             shown += f"  {what} " + " / ".join(f"{100 * value:.1f}" for value in found.values())
         print(shown, flush=True)
         start += len(alone)
@@ -201,8 +209,12 @@ def _rate(
     kept: dict[str, np.ndarray],
     seed: int,
     layers: list[int] | None,
+    own: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return the confidences of the answers of a source by fits to the answers `kept`."""
+    """Return the confidences of the answers of a source by fits to the answers `kept`.
+
+    `own` adds a fit to each source alone, which counts for prompts like its.
+    """
     groups = [Sourced(name, (name, row)) for name, rows in kept.items() for row in rows]
 
     def of(read: Any) -> Any:
@@ -238,20 +250,22 @@ def _rate(
     first_NH = of(lambda one: one["states"][first])
     graded = (known, right, groups)
     made = knowing_prompts(made, min(blocks), first_NH, *graded)
+    away_SN = distances(states[first], *made.prompts[1][:2])
+    fits = {"GrACE, sources alike" if own else "GrACE": made}
+    shares: dict[str, float] = {}
+    if own:
 
-    def whole(layer: int) -> Features:
-        keys = [f"{place}.{layer or min(blocks)}" for place in PLACES]
-        return Features(*(of(lambda one, key=key: one["states"][key]) for key in keys))
+        def whole(layer: int) -> Features:
+            keys = [f"{place}.{layer or min(blocks)}" for place in PLACES]
+            return Features(*(of(lambda one, key=key: one["states"][key]) for key in keys))
 
-    head = HeadShape(np.zeros(first_NH.shape[1]))
-    own, share = knowing_sources(made, whole, list(reduced), first_NH, *graded, head)
-    prompts, familiar = own.prompts[1], own.evidence.familiar
-    away_SN = distances(states[first], prompts.mean_SH, prompts.spread_SH)
-    read_SN = [
-        sum(states[f"{PLACES[place]}.{layer}"] @ rows[n] for n, place in enumerate(order))
-        for layer, rows in prompts.own
-    ]
-    for what, fit in (("GrACE, sources alike", made), ("GrACE", own)):
+        head = HeadShape(np.zeros(first_NH.shape[1]))
+        fits["GrACE"], shares = knowing_sources(made, whole, [*reduced], first_NH, *graded, head)
+    for what, fit in fits.items():
+        read_SN = [
+            sum(states[f"{PLACES[place]}.{layer}"] @ rows[n] for n, place in enumerate(order))
+            for layer, rows in fit.prompts[1].own
+        ]
         rows = enumerate(zip(state_N, test, away_SN.argmin(0), away_SN.min(0), strict=True))
         found[what] = np.array(
             [
@@ -261,10 +275,12 @@ def _rate(
                 for n, (state, row, place, away) in rows
             ]
         )
+    familiar = made.evidence.familiar
     found["familiar"] = np.array([familiar.of(away) for away in away_SN.min(0)])
+    found["evidence"] = np.array([made.evidence.shift_of(row) for row in test])
     known = f"familiar {found['familiar'].mean():.2f}"
-    shares = " ".join(f"{one:.2f}" for one in share.values())
-    print(f"{left}, seed {seed}: block {chosen.layer}, {known}, own {shares}", flush=True)
+    told = "".join(f", own {one:.2f} of {name}" for name, one in shares.items())
+    print(f"{left}, seed {seed}: block {chosen.layer}, {known}{told}", flush=True)
     return found
 
 
@@ -294,17 +310,17 @@ def reduced(
 
 def _show(name: str, right: np.ndarray, rated: list[dict[str, np.ndarray]]) -> None:
     """Print the means over the seeds, and the differences of the others from GrACE."""
-    rng, names = np.random.default_rng(0), ("ece", "brier", "auroc")
+    rng = np.random.default_rng(0)
     draws = [rng.integers(0, len(right), len(right)) for _ in range(RESAMPLES)]
     draws = [rows for rows in draws if 0 < right[rows].sum() < len(rows)]
 
     def measure(method: str, rows: Any) -> np.ndarray:
-        each = [evaluate(one[method][rows], right[rows], names) for one in rated]
-        return np.array([[100 * one[metric] for metric in names] for one in each]).mean(0)
+        each = [evaluate(one[method][rows], right[rows], METRICS) for one in rated]
+        return np.array([[100 * one[metric] for metric in METRICS] for one in each]).mean(0)
 
     ours = np.array([measure("GrACE", rows) for rows in draws])
     print(f"\n{name}: {len(right)} answers, {100 * right.mean():.1f}% right (ECE / Brier / AUROC)")
-    for method in [one for one in rated[0] if one != "familiar"]:
+    for method in [one for one in rated[0] if one not in ("familiar", "evidence")]:
         line = f"  {method:26}" + "{:6.1f}{:6.1f}{:6.1f}".format(*measure(method, slice(None)))
         if method != "GrACE":
             away = np.array([measure(method, rows) for rows in draws]) - ours
@@ -313,6 +329,24 @@ def _show(name: str, right: np.ndarray, rated: list[dict[str, np.ndarray]]) -> N
                 f"   Brier {low[1]:+.1f} to {high[1]:+.1f}, AUROC {low[2]:+.1f} to {high[2]:+.1f}"
             )
         print(line, flush=True)
+
+
+def _show_graded(right: np.ndarray, rated: list[dict[str, np.ndarray]], count: int) -> None:
+    """Print the means over seeds and draws with so many graded answers of the source."""
+    found: dict[str, list[Any]] = {"GrACE, recalibrated": [], "Platt on these answers": []}
+    for seed, one in enumerate(rated):
+        parts_PN = np.stack([log_odds(one["GrACE"]) - one["evidence"], one["evidence"]])
+        for draw in range(DRAWS):
+            order = np.random.default_rng([seed, draw]).permutation(len(right))
+            known, rest = order[:count], order[len(order) // 2 :]
+            ours = LogOdds.fit(parts_PN[:, known], right[known], PART_SPREADS)
+            platt = Platt.fit(one["likelihood"][known], right[known])
+            both = ours.transform(parts_PN[:, rest]), platt.transform(one["likelihood"][rest])
+            for kept, c in zip(found.values(), both, strict=True):
+                kept.append([*evaluate(c, right[rest], METRICS).values()])
+    for method, values in found.items():
+        shown = " / ".join(f"{100 * value:.1f}" for value in np.mean(values, axis=0))
+        print(f"  {count} graded answers, {method}: {shown}", flush=True)
 
 
 if __name__ == "__main__":
