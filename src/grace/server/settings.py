@@ -32,7 +32,7 @@ class ServerSettings:
     api_key: str = ""  # that clients must send as `Authorization: Bearer KEY`, if any
     max_tokens: int = 4096  # of one answer
     hosts: tuple[str, ...] = ()  # in a Host header, besides addresses and `localhost`
-    max_waiting: int = 64  # requests; further ones get 429
+    max_waiting: int = 256  # requests; further ones get 429
     max_running: int = 256  # requests relayed upstream at a time
     timeout_s: float = 300.0  # from a request's arrival to its last byte
     fallback: FallbackSettings | None = None  # for answers of little confidence

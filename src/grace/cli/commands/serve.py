@@ -95,7 +95,7 @@ def serve(
     api_key_file: ApiKeyFile = None,
     name: Name = None,
     max_tokens: MaxTokens = 4096,
-    max_waiting: MaxWaiting = 64,
+    max_waiting: MaxWaiting = 256,
     timeout: Timeout = 300.0,
     allow_host: AllowHost = None,
     fallback: FallbackUrl = None,
@@ -151,7 +151,7 @@ def proxy(
     max_running: Annotated[
         int, from_one(help="Largest number of requests sent to that server at a time.")
     ] = 256,
-    max_waiting: MaxWaiting = 64,
+    max_waiting: MaxWaiting = 256,
     timeout: Timeout = 300.0,
     allow_host: AllowHost = None,
     fallback: FallbackUrl = None,
