@@ -268,6 +268,8 @@ def content(text: str) -> list[str]:
 def _spelt_alike(word: str, other: str) -> bool:
     """Return whether two words are one, in the plural or, if they are long, with a slip."""
     short, long = sorted((word, other), key=len)
+    if len(long) > len(short) + 2:
+        return False
     at = next((i for i, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     ends = {f"{short[at:]} {long[at:]}", f"{long[at:]} {short[at:]}"}
     if long in (short, f"{short}s", f"{short}es") or (at > 2 and ends & _ENDINGS):
