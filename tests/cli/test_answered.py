@@ -174,6 +174,7 @@ def test_packed_files_are_read_as_what_is_in_them(tmp_path: Path, kind: str, pac
         ("own.parquet.gz", gzip.compress(b"PAR1" * 99)[:-12]),
         ("own.csv", "question,response\nWho?,me\n".encode("utf-16")[:-1]),
     ],
+    ids=["not packed", "cut", "cut parquet", "cut utf-16"],  # what gzip writes has the time in it
 )
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
