@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from grace.config import RunSettings, to_dict
+
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
 
 
@@ -26,6 +28,12 @@ def test_every_cell_compiles() -> None:
     assert len(cells()) > 4
     for number, cell in enumerate(cells()):
         compile(cell, f"cell {number}", "exec")
+
+
+def test_its_settings_are_known() -> None:
+    named = re.findall(r'"(\w+)\.(\w+)":', "\n".join(cells()))
+    known = to_dict(RunSettings())
+    assert len(named) > 3 and all(name in known[part] for part, name in named)
 
 
 @pytest.mark.slow
