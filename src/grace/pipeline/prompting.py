@@ -82,8 +82,8 @@ def _way_to_ask(
 
     chosen: dict[str, Any] = {"max_new_tokens": longest(training)}
     plain = [question for question in training if not question.choices]
-    if plain and longest(plain) < longest(training):
-        chosen["open_tokens"] = longest(plain)
+    if 0 < len(plain) < len(training) and (apart := longest(plain)) < chosen["max_new_tokens"]:
+        chosen["open_tokens"] = apart
     if settings.data.prompt == "auto":
         if not shots and _spares_examples(context):
             shots, training = training[:SHOTS], training[SHOTS:]

@@ -155,11 +155,12 @@ class Queue:
             self._forget_cancelled()
             free = self._most - len(self._running) if self._model is None else 0
             if len(self.waiting) >= self._max_waiting + free:
-                text = (
+                raise ApiError(
+                    429,
                     f"{len(self.waiting)} requests wait already; try again in a moment, send fewer "
+                    "at once, or start the server with a larger --max-waiting",
+                    code="queue_full",
                 )
-                text += "at once, or start the server with a larger --max-waiting"
-                raise ApiError(429, text, code="queue_full")
             job.small = job.work <= self._small
             self.waiting.append(job)
             number = len(self._threads)
