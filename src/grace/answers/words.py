@@ -36,10 +36,11 @@ _SHORTENED = {"st": "saint", "mt": "mount", "junior": "jr", "senior": "sr", "dr"
 _SHORTENED |= {"bce": "bc", "ce": "ad"}
 _OWNED = re.compile(r"['\u2019]s\b")
 _NAMED_A = re.compile(r"(?<=\w) (?:A\b|a\W*$)")
-_INITIAL = re.compile(r"(?<=\b\w)\.(?=\w\b)|(?<=\b[A-Z\u0410-\u042f])\.? (?=[A-Z\u0410-\u042f]\.)")
+_CAPITAL = r"[A-Z\u0410-\u042f]"
+_INITIAL = re.compile(rf"(?<=\b\w)\.(?=\w\b)|(?<=\b{_CAPITAL})\.? (?={_CAPITAL}\.)")
 _NUMBERED = re.compile(r"\b([A-Z]{2,4}?)[ -]?(?=(?:\d+|[IVX]+)\b)")  # WWII
-_INITIALS = re.compile(r"\b([A-Z\u0410-\u042f]{1,4})\.(?=\s+\w)")
-_ACRONYM = re.compile(r"\b[A-Z\u0410-\u042f]{2,5}\b")
+_INITIALS = re.compile(rf"\b({_CAPITAL}{{1,4}})\.(?=\s+\w)")
+_ACRONYM = re.compile(rf"\b{_CAPITAL}{{2,5}}\b")
 _TITLE = re.compile(r"The(?: [A-Z]\w+){2}\Z|[A-Z] [a-z]")
 _PREFIXED = "North|South|East|West|New|Latin|Central"
 _NAMED_AFTER = "University|College|School|Bridge|Tower|Airport|Avenue|Street|Road|Stadium|Museum"
